@@ -114,11 +114,8 @@ static int arkvale_plan(struct kvl_plan *plan)
                                    .cache_tok = (o->page_budgets - o->sink - o->window) * page,
                                    .replace = (enum kvl_replace)o->replace };
     KVL_TRY(kvl_plan_offload(plan, &offload));
-    struct kvl_meta_desc digests = { .unit = KVL_META_PAGE,
-                                     .unit_tok = page,
-                                     .row_elems = 2 * plan->shape->head_dim,
-                                     .layers = selects };
-    return kvl_plan_meta_desc(plan, &digests, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = page,
+                          .row_elems = 2 * plan->shape->head_dim, .layers = selects);
 }
 
 /* ---- digests --------------------------------------------------------------------------------------- */

@@ -66,8 +66,10 @@ static int shadow_plan(struct kvl_plan *plan)
     if (o->outlier == KVL_AUTO) o->outlier = KVL_MIN(48, chunks / 6);
     if (o->local == KVL_AUTO) o->local = KVL_MIN(4, chunks / 8);
     KVL_TRY(kvl_plan_lowrank(plan, o->rank, &o->keys));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, dim, &o->landmarks));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits));
+    KVL_TRY(kvl_plan_table(plan, &o->landmarks, .unit = KVL_UNIT_PAGE, .unit_tok = o->chunk_size,
+                           .row_elems = dim));
+    KVL_TRY(kvl_plan_table(plan, &o->fits, .unit = KVL_UNIT_PAGE, .unit_tok = o->chunk_size,
+                           .row_elems = 1));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = (o->local + 1) * o->chunk_size, .unit_tok = 1 });

@@ -10,10 +10,10 @@ enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the h
 static int attach_tables(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    for (int32_t i = 0; i < p->p.n_meta; i++) {
-        kvl_meta_table_destroy(s->host.table[i]);
+    for (int32_t i = 0; i < p->p.n_tables; i++) {
+        kvl_table_destroy(s->host.table[i]);
         s->host.table[i] = NULL;
-        if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
+        if (kvl_table_create(s->engine, &p->p.table[i], s->n_pos, &s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
     }
     return KVL_OK;
@@ -25,13 +25,13 @@ static bool attach_alike(const struct kvl_session *s, const struct kvl_session *
     const struct kvl_planned *a = s->planned, *b = like ? like->planned : NULL;
     return b && like->opened && like->engine == s->engine && a->policy == b->policy &&
            (a->policy->caps & KVL_CAP_SHARES_META) && !a->own_prefill && !b->own_prefill &&
-           like->ctx.context_tok == s->n_pos && a->p.n_meta == b->p.n_meta &&
+           like->ctx.context_tok == s->n_pos && a->p.n_tables == b->p.n_tables &&
            strcmp(a->tabled.data, b->tabled.data) == 0;
 }
 
 /* A plan may give rows to other layers at another budget. */
-static bool attach_same_layers(const struct kvl_session *s, const struct kvl_meta_decl *a,
-                               const struct kvl_meta_decl *b)
+static bool attach_same_layers(const struct kvl_session *s, const struct kvl_table_decl *a,
+                               const struct kvl_table_decl *b)
 {
     size_t n = (size_t)s->engine->model->shape.n_layers;
     if (!a->at || !b->at) return a->at == b->at;
@@ -42,17 +42,17 @@ static bool attach_same_layers(const struct kvl_session *s, const struct kvl_met
 static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
 {
     if (!attach_alike(s, like)) return false;
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        if (!attach_same_layers(s, &like->planned->p.meta[i], &s->planned->p.meta[i]) ||
-            !kvl_meta_table_share(like->host.table[i], s->host.table[i]))
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++)
+        if (!attach_same_layers(s, &like->planned->p.table[i], &s->planned->p.table[i]) ||
+            !kvl_table_share(like->host.table[i], s->host.table[i]))
             return false;
     return true;
 }
 
 static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 {
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        if (kvl_meta_table_freeze(s->host.table[i]) != KVL_OK)
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++)
+        if (kvl_table_freeze(s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables",
                             s->planned->policy->name);
     return KVL_OK;

@@ -264,7 +264,7 @@ static int inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
     return KVL_OK;
 }
 
-int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+static int inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     struct kvl_pctx in;
     const struct kvl_policy *inner;
@@ -284,7 +284,7 @@ int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores
 int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores,
                          bool *evicts)
 {
-    KVL_TRY(kvl_inner_score(ctx, layer, scores));
+    KVL_TRY(inner_score(ctx, layer, scores));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         if (scores->keep_lane[h] >= 0)
             return kvl_fail(ctx->err, KVL_EINVAL,

@@ -3,23 +3,24 @@
  * The rows of a layer lie in two pieces: `base`, which relatives share and nobody writes, and `tail`,
  * this session's own.  A fork gives everything to the base and copies nothing; who writes row r then
  * moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
- * so pays for what it writes, however long the context is; one that writes anywhere (kvl_meta) gets
+ * so pays for what it writes, however long the context is; one that writes anywhere (kvl_table_all) gets
  * all rows of a layer in its tail at its first write.  A tail that has outgrown its base becomes, with
  * it, a new base when it is shared: doubling, so that forks of forks copy little.
  *
- * Rows of a live table (KVL_META_LIVE) lie column by column, each column as a lane of its own, and
+ * Rows of a live table (KVL_UNIT_LIVE) lie column by column, each column as a lane of its own, and
  * close ranks when tokens are evicted: they cost what is live, not what has been.
  *
- * A lane table (KVL_META_LANE) has one row, however long: it never grows. */
+ * A lane table (KVL_UNIT_LANE) has one row, however long: it never grows. */
 #include "policy_impl.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 enum { META_SLACK = 16, META_HUGE = 2 << 20 };
 
-struct kvl_meta_base {
+struct kvl_table_base {
     const struct kvl_device *dev;
     int32_t n_refs;
     int32_t n_rows, cap_rows; /* n_rows when it was frozen */
@@ -28,28 +29,28 @@ struct kvl_meta_base {
 };
 
 /* Rows of one layer: 0 .. n_base - 1 in base, n_base and up in tail. */
-struct kvl_meta_plane {
-    struct kvl_meta_base *base; /* NULL = none */
-    int32_t n_base;             /* at most base->n_rows */
+struct kvl_table_plane {
+    struct kvl_table_base *base; /* NULL = none */
+    int32_t n_base;              /* at most base->n_rows */
     int32_t cap_tail;
     void *tail;      /* [lanes][cap_tail][row], zero where nothing was written */
     bool blank;      /* attach wrote none of its rows */
     int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
 };
 
-static bool is_live(const struct kvl_meta_table *t)
+static bool is_live(const struct kvl_table *t)
 {
-    return t->decl.unit == KVL_META_LIVE;
+    return t->decl.unit == KVL_UNIT_LIVE;
 }
 
-static int32_t table_rows(const struct kvl_meta_decl *d, int32_t n_pos)
+static int32_t table_rows(const struct kvl_table_decl *d, int32_t n_pos)
 {
-    if (d->unit == KVL_META_LANE) return 1;
+    if (d->unit == KVL_UNIT_LANE) return 1;
     return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
 }
 
 /* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
-static void *rows_alloc(const struct kvl_meta_table *t, int32_t n_rows)
+static void *rows_alloc(const struct kvl_table *t, int32_t n_rows)
 {
     size_t bytes;
     if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
@@ -73,7 +74,7 @@ static void rows_free(const struct kvl_device *dev, void *rows)
 
 /* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; behind what
  * operators were given, and done when it returns. */
-static int rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows, int32_t to,
+static int rows_copy(const struct kvl_table *t, void *dst, int32_t dst_rows, int32_t to,
                      const void *src, int32_t src_rows, int32_t from, int32_t n)
 {
     for (size_t lane = 0; n > 0 && lane < t->n_lanes; lane++)
@@ -85,14 +86,14 @@ static int rows_copy(const struct kvl_meta_table *t, void *dst, int32_t dst_rows
 }
 
 /* Rows that a layer has: of a live table, those of its longest lane. */
-static int32_t plane_rows(const struct kvl_meta_table *t, const struct kvl_meta_plane *p)
+static int32_t plane_rows(const struct kvl_table *t, const struct kvl_table_plane *p)
 {
     int32_t n = is_live(t) ? 0 : t->n_rows;
     for (int32_t h = 0; is_live(t) && h < t->n_kv_heads; h++) n = KVL_MAX(n, p->n_live[h]);
     return n;
 }
 
-static void base_unref(struct kvl_meta_base *b)
+static void base_unref(struct kvl_table_base *b)
 {
     if (!b || --b->n_refs > 0) return;
     rows_free(b->dev, b->data);
@@ -101,21 +102,21 @@ static void base_unref(struct kvl_meta_base *b)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-static size_t elem_bytes(enum kvl_meta_elem elem, enum kvl_kv_type type)
+static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
 {
     switch (elem) {
-    case KVL_META_I32: return sizeof(int32_t);
-    case KVL_META_U8: return sizeof(uint8_t);
+    case KVL_ELEM_I32: return sizeof(int32_t);
+    case KVL_ELEM_U8: return sizeof(uint8_t);
     default: return (size_t)kvl_kv_elem_bytes(type);
     }
 }
 
-static int table_planes(struct kvl_meta_table *t)
+static int table_planes(struct kvl_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
     if (!t->plane) return KVL_ENOMEM;
     for (int32_t i = 0; is_live(t) && i < t->decl.n_layers; i++) {
-        struct kvl_meta_plane *p = &t->plane[i];
+        struct kvl_table_plane *p = &t->plane[i];
         p->n_live = kvl_alloc((size_t)t->n_kv_heads, sizeof *p->n_live);
         if (!p->n_live) return KVL_ENOMEM;
         for (int32_t h = 0; h < t->n_kv_heads; h++) p->n_live[h] = t->n_rows;
@@ -123,16 +124,16 @@ static int table_planes(struct kvl_meta_table *t)
     return KVL_OK;
 }
 
-int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
-                          int32_t n_pos, struct kvl_meta_table **out)
+int kvl_table_create(const struct kvl_engine *e, const struct kvl_table_decl *decl, int32_t n_pos,
+                     struct kvl_table **out)
 {
-    struct kvl_meta_table *t = kvl_alloc(1, sizeof *t);
+    struct kvl_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
     int32_t n_kv_heads = e->model->shape.n_kv_heads;
-    *t = (struct kvl_meta_table){
+    *t = (struct kvl_table){
         .dev = e->dev,
         .decl = *decl,
-        .type = decl->elem == KVL_META_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
+        .type = decl->elem == KVL_ELEM_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
                                            : KVL_KV_F32,
         .n_kv_heads = n_kv_heads,
         .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
@@ -144,14 +145,14 @@ int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl
     else
         t->row_bytes *= (size_t)decl->row_elems;
     if (table_planes(t) != KVL_OK) {
-        kvl_meta_table_destroy(t);
+        kvl_table_destroy(t);
         return KVL_ENOMEM;
     }
     *out = t;
     return KVL_OK;
 }
 
-void kvl_meta_table_destroy(struct kvl_meta_table *t)
+void kvl_table_destroy(struct kvl_table *t)
 {
     if (!t) return;
     for (int32_t i = 0; t->plane && i < t->decl.n_layers; i++) {
@@ -163,14 +164,14 @@ void kvl_meta_table_destroy(struct kvl_meta_table *t)
     kvl_free(t);
 }
 
-void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_pos)
+void kvl_table_append(struct kvl_table *t, int32_t layer, int32_t n_pos)
 {
     t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
     int32_t at = t->decl.at ? t->decl.at[layer] : layer;
     for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
 
-size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
+size_t kvl_table_bytes(const struct kvl_table *t)
 {
     size_t rows = 0;
     if (!is_live(t))
@@ -183,13 +184,13 @@ size_t kvl_meta_table_bytes(const struct kvl_meta_table *t)
 /* ---- pieces ----------------------------------------------------------------------------------- */
 
 /* Makes the tail begin at row `first` or before and end at the table's last row. */
-static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p, int32_t first)
+static int plane_reach(const struct kvl_table *t, struct kvl_table_plane *p, int32_t first)
 {
     int32_t begin = KVL_MIN(first, p->n_base), need = plane_rows(t, p) - begin;
     bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
     if (begin == p->n_base && need <= p->cap_tail && !wide) return KVL_OK;
     /* The context comes at once and needs no room to grow in; tokens come one by one. */
-    bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_META_LANE;
+    bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_UNIT_LANE;
     int32_t cap = grows ? need + need / 4 + META_SLACK : need;
     int32_t n_base = p->n_base - begin;
     void *tail = rows_alloc(t, cap);
@@ -211,24 +212,24 @@ static int plane_reach(const struct kvl_meta_table *t, struct kvl_meta_plane *p,
 }
 
 /* All rows to the base, where the tail is as long as it is; else it stays a tail. */
-static int plane_freeze(const struct kvl_meta_table *t, struct kvl_meta_plane *p)
+static int plane_freeze(const struct kvl_table *t, struct kvl_table_plane *p)
 {
     int32_t n_rows = plane_rows(t, p);
     if (p->cap_tail == 0 || n_rows - p->n_base <= p->n_base) return KVL_OK;
     KVL_TRY(plane_reach(t, p, 0));
-    struct kvl_meta_base *base = kvl_alloc(1, sizeof *base);
+    struct kvl_table_base *base = kvl_alloc(1, sizeof *base);
     if (!base) return KVL_ENOMEM;
-    *base = (struct kvl_meta_base){
+    *base = (struct kvl_table_base){
         .dev = t->dev, .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
     };
-    *p = (struct kvl_meta_plane){
+    *p = (struct kvl_table_plane){
         .base = base, .n_base = n_rows, .blank = p->blank, .n_live = p->n_live
     };
     return KVL_OK;
 }
 
-static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plane *from,
-                      struct kvl_meta_plane *to)
+static int plane_fork(const struct kvl_table *t, const struct kvl_table_plane *from,
+                      struct kvl_table_plane *to)
 {
     if (from->tail) {
         void *tail = rows_alloc(t, from->cap_tail);
@@ -246,27 +247,26 @@ static int plane_fork(const struct kvl_meta_table *t, const struct kvl_meta_plan
     return KVL_OK;
 }
 
-int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
-                        struct kvl_meta_table **out)
+int kvl_table_fork(const struct kvl_engine *e, struct kvl_table *from, struct kvl_table **out)
 {
-    struct kvl_meta_table *t;
-    KVL_TRY(kvl_meta_table_create(e, &from->decl, 0, &t));
+    struct kvl_table *t;
+    KVL_TRY(kvl_table_create(e, &from->decl, 0, &t));
     t->n_rows = from->n_rows;
     for (int32_t i = 0; i < t->decl.n_layers; i++) {
         int rc = plane_freeze(from, &from->plane[i]);
         if (rc == KVL_OK) rc = plane_fork(from, &from->plane[i], &t->plane[i]);
         if (rc == KVL_OK) continue;
-        kvl_meta_table_destroy(t);
+        kvl_table_destroy(t);
         return rc;
     }
     *out = t;
     return KVL_OK;
 }
 
-int kvl_meta_table_freeze(struct kvl_meta_table *t)
+int kvl_table_freeze(struct kvl_table *t)
 {
     for (int32_t i = 0; i < t->decl.n_layers; i++) {
-        struct kvl_meta_plane *p = &t->plane[i];
+        struct kvl_table_plane *p = &t->plane[i];
         KVL_TRY(plane_freeze(t, p));
         p->blank = !p->base;
         if (p->base) p->base->context = true;
@@ -274,15 +274,15 @@ int kvl_meta_table_freeze(struct kvl_meta_table *t)
     return KVL_OK;
 }
 
-static bool plane_serves(const struct kvl_meta_plane *p, int32_t n_rows)
+static bool plane_serves(const struct kvl_table_plane *p, int32_t n_rows)
 {
     return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
 }
 
 /* A base is never written: it holds what attach built, whatever its sessions did since. */
-bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to)
+bool kvl_table_share(const struct kvl_table *from, struct kvl_table *to)
 {
-    const struct kvl_meta_decl *a = &from->decl, *b = &to->decl;
+    const struct kvl_table_decl *a = &from->decl, *b = &to->decl;
     if (is_live(from) || a->unit != b->unit || a->unit_tok != b->unit_tok ||
         a->row_elems != b->row_elems || a->per_layer != b->per_layer ||
         a->n_layers != b->n_layers || a->elem != b->elem || from->type != to->type)
@@ -290,12 +290,12 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
     for (int32_t i = 0; i < a->n_layers; i++)
         if (!plane_serves(&from->plane[i], to->n_rows)) return false;
     for (int32_t i = 0; i < a->n_layers; i++) {
-        struct kvl_meta_plane *p = &to->plane[i];
+        struct kvl_table_plane *p = &to->plane[i];
         base_unref(p->base);
         rows_free(to->dev, p->tail);
-        *p = (struct kvl_meta_plane){ .blank = true };
+        *p = (struct kvl_table_plane){ .blank = true };
         if (from->plane[i].blank) continue;
-        *p = (struct kvl_meta_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
+        *p = (struct kvl_table_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
         p->base->n_refs++;
     }
     return true;
@@ -303,7 +303,7 @@ bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_tab
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Waits with others for kvl_meta_settle; lists are in the arena of lists. */
+/* Waits with others for kvl_table_settle; lists are in the arena of lists. */
 static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
                            struct kvl_rows_run *run)
 {
@@ -316,7 +316,7 @@ static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
     return KVL_OK;
 }
 
-static int table_keep(struct kvl_session *s, struct kvl_meta_table *t, struct kvl_meta_plane *p,
+static int table_keep(struct kvl_session *s, struct kvl_table *t, struct kvl_table_plane *p,
                       int32_t kv_head, const int32_t *live, int32_t n_live, const int32_t *pos,
                       int32_t n)
 {
@@ -339,14 +339,14 @@ static int table_keep(struct kvl_session *s, struct kvl_meta_table *t, struct kv
     return KVL_OK;
 }
 
-int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                  int32_t n_live, const int32_t *pos, int32_t n)
+int kvl_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                   int32_t n_live, const int32_t *pos, int32_t n)
 {
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++) {
-        struct kvl_meta_table *t = s->host.table[i];
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++) {
+        struct kvl_table *t = s->host.table[i];
         int32_t at = t->decl.at ? t->decl.at[layer] : layer;
         if (!is_live(t) || at < 0) continue;
-        struct kvl_meta_plane *p = &t->plane[at];
+        struct kvl_table_plane *p = &t->plane[at];
         if (table_keep(s, t, p, kv_head, live, n_live, pos, n) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
         p->n_live[kv_head] = n;
@@ -354,7 +354,7 @@ int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const i
     return KVL_OK;
 }
 
-int kvl_meta_settle(struct kvl_engine *e, struct kvl_err *err)
+int kvl_table_settle(struct kvl_engine *e, struct kvl_err *err)
 {
     if (e->n_rows_moves == 0) return KVL_OK;
     struct kvl_rows_lane *lane =
@@ -381,10 +381,11 @@ int kvl_meta_settle(struct kvl_engine *e, struct kvl_err *err)
 
 /* The rows of one layer of a table; *plane is NULL after a refusal. */
 static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                      struct kvl_meta_table **t, struct kvl_meta_plane **plane)
+                      struct kvl_table **t, struct kvl_table_plane **plane)
 {
     const struct kvl_session *s = ctx->host->session;
-    if (handle < 0 || handle >= s->planned->p.n_meta || layer < 0 || layer >= ctx->shape->n_layers)
+    if (handle < 0 || handle >= s->planned->p.n_tables || layer < 0 ||
+        layer >= ctx->shape->n_layers)
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d of layer %d, want a handle from plan",
                         handle, layer);
     *t = ctx->host->table[handle];
@@ -399,8 +400,7 @@ static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
 
 /* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
  * all, one that evicts those of live tokens. */
-static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_table *t,
-                            int32_t layer)
+static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_table *t, int32_t layer)
 {
     int64_t sum = 0;
     if (is_live(t)) {
@@ -416,13 +416,13 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_meta_t
     return sum;
 }
 
-static void count_rows(const struct kvl_pctx *ctx, const struct kvl_meta_table *t, int64_t n_rows)
+static void count_rows(const struct kvl_pctx *ctx, const struct kvl_table *t, int64_t n_rows)
 {
     ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
 }
 
-/* The first n of `cap` rows of every lane from `data` on; NULL: none. */
-static struct kvl_pieces rows_given(const struct kvl_meta_table *t, const void *data, int32_t cap,
+/* Pieces of n rows of every lane from `data` on; NULL: none. */
+static struct kvl_pieces rows_given(const struct kvl_table *t, const void *data, int32_t cap,
                                     int32_t n, bool writes)
 {
     return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)data,
@@ -432,159 +432,187 @@ static struct kvl_pieces rows_given(const struct kvl_meta_table *t, const void *
                                 .writes = writes };
 }
 
-int kvl_rows_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
-                  struct kvl_meta_view *out)
+/* A layer's rows as callers see them, without their places. */
+static struct kvl_rows rows_shape(const struct kvl_table *t, int32_t n_rows)
 {
-    struct kvl_meta_table *t;
-    struct kvl_meta_plane *p;
-    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    size_t elem = elem_bytes(t->decl.elem, t->type);
+    return (struct kvl_rows){ .row_bytes = (size_t)t->decl.row_elems * elem,
+                              .elem_bytes = elem,
+                              .n_rows = n_rows,
+                              .row_elems = t->decl.row_elems,
+                              .unit = t->decl.unit,
+                              .unit_tok = t->decl.unit_tok,
+                              .elem = t->decl.elem,
+                              .type = t->type };
+}
+
+/* From one kv head to the next where rows have room for `cap` of them. */
+static size_t head_bytes(const struct kvl_table *t, int32_t cap)
+{
+    size_t elem = elem_bytes(t->decl.elem, t->type);
+    return t->decl.per_layer ? 0 : (size_t)cap * (size_t)t->decl.row_elems * elem;
+}
+
+/* Rows `first` and up in one piece: what comes before may stay shared. */
+static int rows_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                     struct kvl_rows *out)
+{
+    struct kvl_table *t;
+    struct kvl_table_plane *p;
+    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     int32_t n_rows = plane_rows(t, p);
     if (first < 0 || first > n_rows)
         return kvl_fail(ctx->err, KVL_EPOLICY, "rows from %d on of table %d, which has %d", first,
-                        handle, n_rows);
+                        table, n_rows);
     if (plane_reach(t, p, first) != KVL_OK)
         return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d", n_rows,
-                        handle);
-    void *data = p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
-    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
-    bool floats = t->decl.elem <= KVL_META_KEY && t->type == KVL_KV_F32;
-    *out = (struct kvl_meta_view){ .base = floats ? data : NULL,
-                                   .data = data,
-                                   .elem = t->decl.elem,
-                                   .type = t->type,
-                                   .head_stride = (size_t)p->cap_tail * elems,
-                                   .column_stride = is_live(t) ? (size_t)p->cap_tail : 0,
-                                   .n_rows = n_rows - first };
+                        table);
+    *out = rows_shape(t, n_rows - first);
+    out->column_bytes = is_live(t) ? (size_t)p->cap_tail * t->row_bytes : 0;
+    out->part[0].data =
+        p->tail ? (uint8_t *)p->tail + (size_t)(first - p->n_base) * t->row_bytes : NULL;
+    out->part[0].head_bytes = head_bytes(t, p->cap_tail);
+    out->part[0].n_rows = n_rows - first;
     return KVL_OK;
 }
 
-int kvl_rows_all(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                 struct kvl_meta_view *out)
+/* The host may look at what rows_from gave, and write it. */
+static int rows_hand_whole(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                           const struct kvl_rows *rows)
 {
-    KVL_TRY(kvl_rows_from(ctx, handle, layer, 0, out));
-    const struct kvl_meta_table *t = ctx->host->table[handle];
-    if (ctx->host->selecting || ctx->host->evicting)
-        count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
-    return KVL_OK;
+    struct kvl_table *t;
+    struct kvl_table_plane *p;
+    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
+    const struct kvl_pieces given =
+        rows_given(t, rows->part[0].data, p->cap_tail, rows->n_rows, true);
+    return kvl_hand(ctx->host->session, &given, 1, ctx->err);
 }
 
-/* Of what kvl_rows_from gave. */
-static int hand_view(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                     const struct kvl_meta_view *view)
+/* The first n_rows rows of every kv head, in as many pieces as they lie in: nothing is copied. */
+static int rows_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                       struct kvl_rows *out)
 {
-    struct kvl_meta_table *t;
-    struct kvl_meta_plane *p;
-    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
-    const struct kvl_pieces rows = rows_given(t, view->data, p->cap_tail, view->n_rows, true);
-    return kvl_hand(ctx->host->session, &rows, 1, ctx->err);
-}
-
-int kvl_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
-                  struct kvl_meta_view *out)
-{
-    KVL_TRY(kvl_rows_from(ctx, handle, layer, first, out));
-    return hand_view(ctx, handle, layer, out);
-}
-
-int kvl_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, struct kvl_meta_view *out)
-{
-    KVL_TRY(kvl_rows_all(ctx, handle, layer, out));
-    return hand_view(ctx, handle, layer, out);
-}
-
-static int check_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t n_rows, int32_t n_have)
-{
-    if (n_rows >= 0 && n_rows <= n_have) return KVL_OK;
-    return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, handle,
-                    n_have);
-}
-
-int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_view *out)
-{
-    struct kvl_meta_view view;
-    KVL_TRY(kvl_rows_from(ctx, handle, layer, 0, &view));
-    KVL_TRY(check_rows(ctx, handle, n_rows, view.n_rows));
-    const struct kvl_meta_table *t = ctx->host->table[handle];
-    count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
-    *out = view;
-    return KVL_OK;
-}
-
-int kvl_meta_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_view *out)
-{
-    KVL_TRY(kvl_rows_read(ctx, handle, layer, n_rows, out));
-    return hand_view(ctx, handle, layer, out);
-}
-
-/* The first n_rows rows of every kv head, as they lie. */
-static int rows_pieces(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                       struct kvl_meta_part out[2])
-{
-    struct kvl_meta_table *t;
-    struct kvl_meta_plane *p;
-    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
+    struct kvl_table *t;
+    struct kvl_table_plane *p;
+    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     if (is_live(t))
         return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "table %d has rows of live tokens, which come in one piece: want kvl_meta",
-                        handle);
-    KVL_TRY(check_rows(ctx, handle, n_rows, t->n_rows));
+                        "table %d has rows of live tokens, which come in one piece: want "
+                        "kvl_table_all",
+                        table);
+    if (n_rows < 0 || n_rows > t->n_rows)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, table,
+                        t->n_rows);
     if (plane_reach(t, p, p->n_base) != KVL_OK)
         return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
-                        t->n_rows, handle);
-    size_t elems = t->decl.per_layer ? 0 : (size_t)t->decl.row_elems;
-    int32_t n_first = KVL_MIN(p->n_base, n_rows);
-    out[0] = (struct kvl_meta_part){ .elem = t->decl.elem, .type = t->type, .n_rows = n_first };
-    out[1] = out[0];
-    out[1].n_rows = n_rows - n_first;
-    if (n_first > 0) {
-        out[0].data = p->base->data;
-        out[0].head_stride = (size_t)p->base->cap_rows * elems;
+                        t->n_rows, table);
+    *out = rows_shape(t, n_rows);
+    out->part[0].n_rows = KVL_MIN(p->n_base, n_rows);
+    out->part[1].n_rows = n_rows - out->part[0].n_rows;
+    if (out->part[0].n_rows > 0) {
+        out->part[0].data = p->base->data;
+        out->part[0].head_bytes = head_bytes(t, p->base->cap_rows);
     }
-    out[1].data = p->tail;
-    out[1].head_stride = (size_t)p->cap_tail * elems;
+    out->part[1].data = p->tail;
+    out->part[1].head_bytes = head_bytes(t, p->cap_tail);
     return KVL_OK;
 }
 
-int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_part out[2])
+/* The host may look at what rows_pieces gave. */
+static int rows_hand_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
+                            const struct kvl_rows *rows)
 {
-    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
-    const struct kvl_meta_table *t = ctx->host->table[handle];
+    struct kvl_table *t;
+    struct kvl_table_plane *p;
+    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
+    int32_t cap_base = p->base ? p->base->cap_rows : 0;
+    const struct kvl_pieces given[2] = {
+        rows_given(t, rows->part[0].data, cap_base, rows->part[0].n_rows, false),
+        rows_given(t, rows->part[1].data, p->cap_tail, rows->part[1].n_rows, false)
+    };
+    return kvl_hand(ctx->host->session, given, 2, ctx->err);
+}
+
+int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                    struct kvl_rows *out)
+{
+    KVL_TRY(rows_from(ctx, table, layer, first, out));
+    return rows_hand_whole(ctx, table, layer, out);
+}
+
+int kvl_table_all(const struct kvl_pctx *ctx, int32_t table, int32_t layer, struct kvl_rows *out)
+{
+    KVL_TRY(rows_from(ctx, table, layer, 0, out));
+    const struct kvl_table *t = ctx->host->table[table];
+    if (ctx->host->selecting || ctx->host->evicting)
+        count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
+    return rows_hand_whole(ctx, table, layer, out);
+}
+
+int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                   struct kvl_rows *out)
+{
+    KVL_TRY(rows_pieces(ctx, table, layer, n_rows, out));
+    return rows_hand_pieces(ctx, table, layer, out);
+}
+
+int kvl_table_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                      struct kvl_rows *out)
+{
+    return rows_pieces(ctx, table, layer, n_rows, out);
+}
+
+int kvl_table_operand_out(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                          struct kvl_rows *out)
+{
+    return rows_from(ctx, table, layer, first, out);
+}
+
+int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                           struct kvl_rows *out)
+{
+    KVL_TRY(rows_pieces(ctx, table, layer, n_rows, out));
+    const struct kvl_table *t = ctx->host->table[table];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     return KVL_OK;
 }
 
-int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                  const struct kvl_meta_part part[2])
+int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                   struct kvl_rows *out)
 {
-    struct kvl_meta_table *t;
-    struct kvl_meta_plane *p;
-    KVL_TRY(find_plane(ctx, handle, layer, &t, &p));
-    int32_t cap_base = p->base ? p->base->cap_rows : 0;
-    const struct kvl_pieces rows[2] = {
-        rows_given(t, part[0].data, cap_base, part[0].n_rows, false),
-        rows_given(t, part[1].data, p->cap_tail, part[1].n_rows, false)
-    };
-    return kvl_hand(ctx->host->session, rows, 2, ctx->err);
+    KVL_TRY(kvl_table_read_operand(ctx, table, layer, n_rows, out));
+    return rows_hand_pieces(ctx, table, layer, out);
 }
 
-int kvl_meta_peek(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_part out[2])
+int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
 {
-    KVL_TRY(rows_pieces(ctx, handle, layer, n_rows, out));
-    return kvl_rows_hand(ctx, handle, layer, out);
-}
-
-int kvl_meta_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems)
-{
-    if (handle < 0 || handle >= ctx->host->session->planned->p.n_meta || n_elems < 0)
+    if (table < 0 || table >= ctx->host->session->planned->p.n_tables || n_elems < 0)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "%lld elements of table %d, want 0 or more, and a handle from plan",
-                        (long long)n_elems, handle);
-    const struct kvl_meta_table *t = ctx->host->table[handle];
+                        (long long)n_elems, table);
+    const struct kvl_table *t = ctx->host->table[table];
     size_t bytes = elem_bytes(t->decl.elem, t->type);
     ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
     return KVL_OK;
+}
+
+void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
+{
+    int behind = row >= rows->part[0].n_rows;
+    int32_t at = behind ? row - rows->part[0].n_rows : row;
+    assert(row >= 0 && at < rows->part[behind].n_rows && rows->column_bytes == 0);
+    return (uint8_t *)rows->part[behind].data + (size_t)kv_head * rows->part[behind].head_bytes +
+           (size_t)at * rows->row_bytes;
+}
+
+const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
+{
+    return kvl_table_row_out(rows, kv_head, row);
+}
+
+void *kvl_table_column(const struct kvl_rows *rows, int32_t kv_head, int32_t column)
+{
+    assert(column >= 0 && column < rows->row_elems && rows->unit == KVL_UNIT_LIVE);
+    return (uint8_t *)rows->part[0].data + (size_t)kv_head * rows->part[0].head_bytes +
+           (size_t)column * rows->column_bytes;
 }

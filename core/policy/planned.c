@@ -71,15 +71,8 @@ int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t para
     return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
 }
 
-int kvl_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
-                  int32_t row_elems, int32_t *out)
-{
-    struct kvl_meta_desc desc = { .unit = unit, .unit_tok = unit_tok, .row_elems = row_elems };
-    return kvl_plan_meta_desc(plan, &desc, out);
-}
-
 /* Gives the layers of a table their places. */
-static int meta_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_meta_decl *d)
+static int table_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_table_decl *d)
 {
     int32_t n_layers = plan->shape->n_layers;
     d->n_layers = n_layers;
@@ -91,23 +84,23 @@ static int meta_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_
     return KVL_OK;
 }
 
-int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, int32_t *out)
+int kvl_plan_table_desc(struct kvl_plan *plan, const struct kvl_table_desc *desc, int32_t *out)
 {
     struct kvl_plan_private *p = plan->p;
-    if (p->n_meta == KVL_MAX_META)
-        return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_META);
-    bool live = desc->unit == KVL_META_LIVE, lane = desc->unit == KVL_META_LANE;
-    if (desc->unit < KVL_META_PAGE || desc->unit > KVL_META_LANE || desc->unit_tok < 1 ||
+    if (p->n_tables == KVL_MAX_TABLES)
+        return kvl_fail(plan->err, KVL_EPOLICY, "more than %d tables", KVL_MAX_TABLES);
+    bool live = desc->unit == KVL_UNIT_LIVE, lane = desc->unit == KVL_UNIT_LANE;
+    if (desc->unit < KVL_UNIT_PAGE || desc->unit > KVL_UNIT_LANE || desc->unit_tok < 1 ||
         desc->row_elems < 1 || (!lane && desc->row_elems > 1 << 20))
         return kvl_fail(
             plan->err, KVL_EPOLICY,
             "table of unit %d, %d tokens, %d elements a row: want unit %d to %d, at least "
             "1, 1 to 1048576 (any number in a row per lane)",
-            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_META_PAGE, KVL_META_LANE);
-    if (desc->elem < KVL_META_F32 || desc->elem > KVL_META_U8)
+            (int)desc->unit, desc->unit_tok, desc->row_elems, KVL_UNIT_PAGE, KVL_UNIT_LANE);
+    if (desc->elem < KVL_ELEM_F32 || desc->elem > KVL_ELEM_U8)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of elements %d, want %d (float), %d (as stored keys) to %d (bytes)",
-                        (int)desc->elem, KVL_META_F32, KVL_META_KEY, KVL_META_U8);
+                        (int)desc->elem, KVL_ELEM_F32, KVL_ELEM_KEY, KVL_ELEM_U8);
     if (lane && desc->unit_tok != 1)
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of a row per lane in units of %d tokens, want 1", desc->unit_tok);
@@ -115,14 +108,14 @@ int kvl_plan_meta_desc(struct kvl_plan *plan, const struct kvl_meta_desc *desc, 
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of live tokens in units of %d%s, want 1 and rows per kv head",
                         desc->unit_tok, desc->per_layer ? ", per layer" : "");
-    struct kvl_meta_decl d = { .unit = desc->unit,
-                               .unit_tok = desc->unit_tok,
-                               .row_elems = desc->row_elems,
-                               .elem = desc->elem,
-                               .per_layer = desc->per_layer };
-    KVL_TRY(meta_layers(plan, desc->layers, &d));
-    p->meta[p->n_meta] = d;
-    *out = p->n_meta++;
+    struct kvl_table_decl d = { .unit = desc->unit,
+                                .unit_tok = desc->unit_tok,
+                                .row_elems = desc->row_elems,
+                                .elem = desc->elem,
+                                .per_layer = desc->per_layer };
+    KVL_TRY(table_layers(plan, desc->layers, &d));
+    p->table[p->n_tables] = d;
+    *out = p->n_tables++;
     return KVL_OK;
 }
 
@@ -162,13 +155,6 @@ int kvl_plan_share(struct kvl_plan *plan, const char *option, const char *text, 
                         text, word);
     *out = share;
     return KVL_OK;
-}
-
-void kvl_plan_state(struct kvl_plan *plan, size_t bytes, struct kvl_state_part *out)
-{
-    out->first = plan->state_bytes;
-    out->bytes = bytes;
-    plan->state_bytes += (size_t)plan->shape->n_layers * bytes;
 }
 
 int kvl_plan_needs_budget(struct kvl_plan *plan)
@@ -214,8 +200,8 @@ static int planned_layers(struct kvl_planned *p, const struct kvl_shape *shape, 
 static int planned_spread(struct kvl_planned *p, int32_t n_layers, struct kvl_err *err)
 {
     if (!p->seen_as) return KVL_OK;
-    for (int32_t i = 0; i < p->p.n_meta; i++) {
-        struct kvl_meta_decl *d = &p->p.meta[i];
+    for (int32_t i = 0; i < p->p.n_tables; i++) {
+        struct kvl_table_decl *d = &p->p.table[i];
         int32_t *at = kvl_alloc((size_t)n_layers, sizeof *at);
         if (!at) return kvl_fail(err, KVL_ENOMEM, "out of memory for a table's layers");
         for (int32_t l = 0, seen; l < n_layers; l++) {
@@ -364,7 +350,7 @@ int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_sha
 void kvl_planned_destroy(struct kvl_planned *p)
 {
     if (!p) return;
-    for (int32_t i = 0; i < p->p.n_meta; i++) kvl_free(p->p.meta[i].at);
+    for (int32_t i = 0; i < p->p.n_tables; i++) kvl_free(p->p.table[i].at);
     kvl_free(p->p.offload_layers);
     kvl_free(p->layer_of);
     kvl_free(p->seen_as);

@@ -52,11 +52,6 @@ int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
     return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
 }
 
-void *kvl_state_of(const struct kvl_pctx *ctx, const struct kvl_state_part *part, int32_t layer)
-{
-    return (char *)ctx->state + part->first + (size_t)layer * part->bytes;
-}
-
 int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item, void **out)
 {
     bool fits = n <= SIZE_MAX / 8;

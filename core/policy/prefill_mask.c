@@ -305,32 +305,6 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_lane_probs(e, e->now, layer, q->q + (size_t)i * row, probs, n);
 }
 
-/* Adds what one query, which stands behind n - 1 keys, put on columns and diagonals: p [n]. */
-static void mask_sum_row(const float *p, int32_t n, float *column, float *diagonal)
-{
-    for (int32_t j = 0; j < n; j++) column[j] += p[j];
-    for (int32_t d = 0; d < n; d++) diagonal[d] += p[n - 1 - d];
-}
-
-int kvl_mask_sums(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                  const struct kvl_query *q, int32_t last, float **column, float **diagonal)
-{
-    size_t heads = (size_t)ctx->shape->n_heads, row = (size_t)(step->pos + step->n_tok);
-    float *probs;
-    KVL_TRY(kvl_scratch_get(ctx, heads * row, column));
-    KVL_TRY(kvl_scratch_get(ctx, heads * row, diagonal));
-    KVL_TRY(kvl_scratch_get(ctx, heads * row, &probs));
-    memset(*column, 0, heads * row * sizeof **column);
-    memset(*diagonal, 0, heads * row * sizeof **diagonal);
-    for (int32_t i = KVL_MAX(0, step->n_tok - last); i < step->n_tok; i++) {
-        int32_t n = step->pos + i + 1;
-        KVL_TRY(kvl_mask_weights(ctx, step, q, i, probs, n));
-        for (size_t h = 0; h < heads; h++)
-            mask_sum_row(probs + h * (size_t)n, n, *column + h * row, *diagonal + h * row);
-    }
-    return KVL_OK;
-}
-
 /* ---- attention ---------------------------------------------------------------------------------------- */
 
 static int mask_ask(const struct kvl_forward *f, int32_t layer, struct kvl_prefill_mask *m)
@@ -478,8 +452,8 @@ static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mas
 static void mask_tables(const struct kvl_forward *f, struct kvl_session *s, int32_t layer)
 {
     for (int32_t i = 0; i < f->n; i++)
-        for (int32_t t = 0; t < s->planned->p.n_meta; t++)
-            kvl_meta_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
+        for (int32_t t = 0; t < s->planned->p.n_tables; t++)
+            kvl_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
 }
 
 int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)

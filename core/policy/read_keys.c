@@ -96,55 +96,6 @@ int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_he
                      KVL_PART_V, out);
 }
 
-/* mean [dim] of n rows of x, `stride` elements apart. */
-static void read_mean(const float *x, size_t stride, int32_t n, size_t dim, float *mean)
-{
-    memset(mean, 0, dim * sizeof *mean);
-    for (int32_t i = 0; i < n; i++)
-        for (size_t c = 0; c < dim; c++) mean[c] += x[(size_t)i * stride + c];
-    for (size_t c = 0; c < dim; c++) mean[c] /= (float)n;
-}
-
-/* Room for means of n rows. */
-static int read_means(const struct kvl_pctx *ctx, int32_t n, int32_t block_tok, float **mean)
-{
-    if (n < 0 || block_tok < 1)
-        return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "means of %d rows in blocks of %d, want 0 and 1 or more", n, block_tok);
-    return kvl_scratch_get(ctx, ((size_t)n / (size_t)block_tok + 1) * (size_t)ctx->shape->head_dim,
-                           mean);
-}
-
-int kvl_key_means(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
-                  int32_t block_tok, float **mean)
-{
-    size_t dim = (size_t)ctx->shape->head_dim;
-    float *key;
-    KVL_TRY(read_means(ctx, n, block_tok, mean));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)block_tok * dim, &key));
-    for (int32_t at = 0; at < n; at += block_tok) {
-        int32_t rows = KVL_MIN(block_tok, n - at);
-        KVL_TRY(kvl_read_key_span(ctx, layer, kv_head, at, rows, false, key));
-        read_mean(key, dim, rows, dim, *mean + (size_t)(at / block_tok) * dim);
-    }
-    return KVL_OK;
-}
-
-int kvl_query_means(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                    const struct kvl_query *q, int32_t head, int32_t block_tok, float **mean)
-{
-    size_t dim = (size_t)ctx->shape->head_dim, stride = (size_t)ctx->shape->n_heads * dim;
-    if (head < 0 || head >= ctx->shape->n_heads)
-        return kvl_fail(ctx->err, KVL_EPOLICY, "means of query head %d, want 0 to %d", head,
-                        ctx->shape->n_heads - 1);
-    KVL_TRY(read_means(ctx, step->n_tok, block_tok, mean));
-    for (int32_t at = 0; at < step->n_tok; at += block_tok)
-        read_mean(q->q + (size_t)at * stride + (size_t)head * dim, stride,
-                  KVL_MIN(block_tok, step->n_tok - at), dim,
-                  *mean + (size_t)(at / block_tok) * dim);
-    return KVL_OK;
-}
-
 int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,
              int32_t *n)
 {

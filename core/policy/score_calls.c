@@ -2,7 +2,6 @@
 #include "policy_impl.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, int32_t k,
              int32_t *index)
@@ -13,58 +12,6 @@ int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t
         .index = index, .x = x, .x_stride = (size_t)n, .n_rows = n_rows, .n = n, .k = k });
     if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a score is not a number (NaN)");
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
-}
-
-struct scored {
-    float score;
-    int32_t index;
-};
-
-static int scored_before(const void *a, const void *b)
-{
-    const struct scored *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;
-    return x->index < y->index ? -1 : 1;
-}
-
-int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32_t k,
-                    int32_t *index)
-{
-    void *room;
-    KVL_TRY(kvl_topk(ctx, x, 1, n, k, index));
-    KVL_TRY(kvl_scratch_items(ctx, (size_t)k, sizeof(struct scored), &room));
-    KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
-    struct scored *rank = room;
-    for (int32_t i = 0; i < k; i++) rank[i] = (struct scored){ x[index[i]], index[i] };
-    qsort(rank, (size_t)k, sizeof *rank, scored_before);
-    for (int32_t i = 0; i < k; i++) index[i] = rank[i].index;
-    return KVL_OK;
-}
-
-int kvl_top_p(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, double p,
-              int32_t k, bool last, int32_t *index, int32_t *n_index)
-{
-    int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
-                                                       .n_index = n_index,
-                                                       .weight = x,
-                                                       .stride = (size_t)n,
-                                                       .n_rows = n_rows,
-                                                       .n = n,
-                                                       .k = k,
-                                                       .p = (float)p,
-                                                       .last = last });
-    return rc == KVL_ENUMERIC ? kvl_fail(ctx->err, rc, "a weight is not a number (NaN)") : rc;
-}
-
-static int number_order(const void *a, const void *b)
-{
-    const int32_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-void kvl_ascending(int32_t *x, int32_t n)
-{
-    if (n > 1) qsort(x, (size_t)n, sizeof *x, number_order);
 }
 
 int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n)

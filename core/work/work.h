@@ -55,7 +55,7 @@ enum { KVL_MAX_HANDED = 64 }; /* to a hook that runs ahead of the device */
 
 struct kvl_host {
     struct kvl_session *session;
-    struct kvl_meta_table *table[KVL_MAX_META];
+    struct kvl_table *table[KVL_MAX_TABLES];
     struct kvl_share *share;
     int32_t n_share, cap_share;
     struct kvl_shared_sel *unused; /* shared selections that wait to be filled again */

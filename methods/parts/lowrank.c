@@ -22,9 +22,9 @@ int kvl_plan_lowrank(struct kvl_plan *plan, int32_t rank, struct kvl_lowrank *ou
                         KVL_SYM_EIG_MAX);
     out->rank = rank;
     plan->raw_keys = true;
-    KVL_TRY(kvl_plan_table(plan, &out->left, .unit = KVL_META_PAGE, .unit_tok = 1,
+    KVL_TRY(kvl_plan_table(plan, &out->left, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
                            .row_elems = rank, .per_layer = true));
-    return kvl_plan_table(plan, &out->right, .unit = KVL_META_LANE, .unit_tok = 1,
+    return kvl_plan_table(plan, &out->right, .unit = KVL_UNIT_LANE, .unit_tok = 1,
                           .row_elems = rank * width, .per_layer = true);
 }
 
@@ -125,6 +125,6 @@ int kvl_lowrank_keys(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, in
     KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(kv_head * dim) * rank, dim, k->rank, key));
     for (int32_t i = 0; i < n; i++)
         KVL_TRY(kvl_rotate(ctx, layer, key + i * dim, 1, pos[i], key + i * dim));
-    KVL_TRY(kvl_meta_count(ctx, k->left, (int64_t)n * k->rank));
-    return kvl_meta_count(ctx, k->right, (int64_t)dim * k->rank);
+    KVL_TRY(kvl_table_count(ctx, k->left, (int64_t)n * k->rank));
+    return kvl_table_count(ctx, k->right, (int64_t)dim * k->rank);
 }

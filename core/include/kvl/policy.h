@@ -68,7 +68,7 @@ enum kvl_cap {
     KVL_CAP_TOKENS = 1 << 7, /* sees the ids of tokens: kvl_tokens */
     KVL_CAP_RAGGED = 1 << 8, /* lanes keep or read different numbers: the budget is their mean */
     /* Its selections are more than lists: weights, keys of its own, entries, a residual.  They cannot be
-     * pruned (kvl_sel_view). */
+     * pruned (kvl_inner_select). */
     KVL_CAP_ESTIMATES = 1 << 9,
     /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
      * what operators wrote to operators and builders alone: they neither read nor write it, unless they
@@ -175,20 +175,11 @@ KVL_API int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item,
  * KVL_ENUMERIC: one of them is a NaN. */
 KVL_API int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                      int32_t k, int32_t *index);
-/* index [k]: the k largest of x [n], largest first; ties: the lower index first. */
-KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n, int32_t k,
-                            int32_t *index);
-/* Sorts n numbers, in place. */
-KVL_API void kvl_ascending(int32_t *x, int32_t n);
-/* x [n_rows][n], in place. */
 /* What the model's soft cap makes of estimates x [n] of scaled logits (shape->scale times q.k); without a cap they
  * stay.  Ranks of single logits do not change, weights and sums do. */
 KVL_API int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n);
+/* Softmax of each row of x [n_rows][n], in place. */
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
-/* index [*n_index]: of weights x [n_rows][n], the fewest that sum to p in each row, k at most, all rows together,
- * ascending; `last`: the last one whatever it weighs.  KVL_ENUMERIC: one of them is a NaN. */
-KVL_API int kvl_top_p(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
-                      double p, int32_t k, bool last, int32_t *index, int32_t *n_index);
 /* y [n][n_rows]: products of n vectors x [n][n_cols] with the rows of w [n_rows][n_cols], by ops->gemm. */
 KVL_API int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
                         int32_t n_rows, int32_t n_cols, float *y);

@@ -1,5 +1,5 @@
 /* Scores of a context by what its last queries attend to, and what they would attend to without a mask. */
-#include "policy_impl.h"
+#include "window_scores.h"
 
 #include <math.h>
 #include <string.h>
@@ -42,8 +42,8 @@ static int window_lane(const struct kvl_pctx *ctx, const struct kvl_window_score
     return window_pool(ctx, w, score, scratch, (size_t)n, 1, n);
 }
 
-int kvl_obs_window_scores(const struct kvl_pctx *ctx, int32_t layer,
-                          const struct kvl_window_scores *w, float *score, int32_t n_tok)
+int kvl_window_scores(const struct kvl_pctx *ctx, int32_t layer, const struct kvl_window_scores *w,
+                      float *score, int32_t n_tok)
 {
     size_t group = (size_t)ctx->shape->group;
     int32_t n_mass, n = n_tok - w->window;
@@ -98,8 +98,8 @@ static int unmasked_add(const struct kvl_pctx *ctx, int32_t layer, const struct 
     return KVL_OK;
 }
 
-int kvl_obs_window_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
-                            const float **mass)
+int kvl_window_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
+                        const float **mass)
 {
     const struct kvl_shape *sh = ctx->shape;
     if (window < 1 || window > ctx->context_tok)

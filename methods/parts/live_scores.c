@@ -1,21 +1,15 @@
 /* Scores of live tokens: columns of a table that go when their tokens go, and the cut by them. */
-#include "policy_impl.h"
+#include "live_scores.h"
 
 #include <string.h>
 
 enum { LIVE_SUMS = 64 }; /* in one call of an operator */
 
-float *kvl_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column)
+/* Scores of live tokens in a table of n_columns floats or more. */
+static int live_check_table(const struct kvl_pctx *ctx, int32_t table, const struct kvl_rows *rows,
+                            int32_t n_columns)
 {
-    return view->base + (size_t)kv_head * view->head_stride + (size_t)column * view->column_stride;
-}
-
-static int live_view(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
-                     struct kvl_meta_view *view)
-{
-    KVL_TRY(kvl_rows_all(ctx, table, layer, view));
-    const struct kvl_meta_decl *d = &ctx->host->session->planned->p.meta[table];
-    if (d->unit == KVL_META_LIVE && d->elem == KVL_META_F32 && n_columns <= d->row_elems)
+    if (rows->unit == KVL_UNIT_LIVE && rows->elem == KVL_ELEM_F32 && n_columns <= rows->row_elems)
         return KVL_OK;
     return kvl_fail(ctx->err, KVL_EPOLICY,
                     "table %d, want rows of %d or more floats of live tokens", table, n_columns);
@@ -23,14 +17,14 @@ static int live_view(const struct kvl_pctx *ctx, int32_t table, int32_t layer, i
 
 int kvl_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     const float *sums;
     int32_t group = ctx->shape->group, n;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
-    KVL_TRY(live_view(ctx, table, layer, group, &view));
-    KVL_TRY(kvl_meta_from(ctx, table, layer, 0, &view)); /* the host writes them */
+    KVL_TRY(kvl_table_write(ctx, table, layer, 0, &rows)); /* the host writes them */
+    KVL_TRY(live_check_table(ctx, table, &rows, group));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++)
-        memcpy(kvl_live_column(&view, h / group, h % group), sums + (size_t)h * (size_t)n,
+        memcpy(kvl_table_column(&rows, h / group, h % group), sums + (size_t)h * (size_t)n,
                (size_t)n * sizeof *sums);
     return KVL_OK;
 }
@@ -38,14 +32,15 @@ int kvl_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer)
 int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
                  const float *const *probs, const int32_t *n, const float *factor)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     int32_t group = ctx->shape->group;
-    KVL_TRY(live_view(ctx, table, layer, per_head ? group : 1, &view));
+    KVL_TRY(kvl_table_operand_out(ctx, table, layer, 0, &rows));
+    KVL_TRY(live_check_table(ctx, table, &rows, per_head ? group : 1));
     struct kvl_add_args add[LIVE_SUMS];
     for (int32_t h = 0, i = 0; h < ctx->shape->n_heads; h++) {
         int32_t column = per_head ? h % group : 0;
         bool first = per_head || h % group == 0;
-        add[i] = (struct kvl_add_args){ .y = kvl_live_column(&view, h / group, column),
+        add[i] = (struct kvl_add_args){ .y = kvl_table_column(&rows, h / group, column),
                                         .x = probs[h],
                                         .n = (size_t)n[h],
                                         .factor = first ? factor : NULL };
@@ -60,17 +55,19 @@ int kvl_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool 
 int kvl_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
                     int32_t n, enum kvl_reduce reduce, float **score)
 {
-    struct kvl_meta_view view;
-    KVL_TRY(live_view(ctx, table, layer, n_columns, &view));
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_operand_out(ctx, table, layer, 0, &rows));
+    KVL_TRY(live_check_table(ctx, table, &rows, n_columns));
+    KVL_TRY(kvl_table_count(ctx, table, (int64_t)n * rows.row_elems * ctx->shape->n_kv_heads));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, score));
     /* Lanes whose columns are all asked for lie one after the other: one call. */
-    bool all = (size_t)n_columns * view.column_stride == view.head_stride;
+    bool all = (size_t)n_columns * rows.column_bytes == rows.part[0].head_bytes;
     int32_t lanes = all ? ctx->shape->n_kv_heads : 1;
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h += lanes)
         KVL_TRY(ctx->ops->group_reduce(
             &(struct kvl_group_reduce_args){ .y = *score + (size_t)h * (size_t)n,
-                                             .x = kvl_live_column(&view, h, 0),
-                                             .x_stride = view.column_stride,
+                                             .x = kvl_table_column(&rows, h, 0),
+                                             .x_stride = rows.column_bytes / rows.elem_bytes,
                                              .n = n,
                                              .n_heads = lanes * n_columns,
                                              .n_kv_heads = lanes,
