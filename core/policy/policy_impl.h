@@ -1,10 +1,10 @@
 /* policy_impl.h - the engine's side of kvl/policy.h: plans, tables, observers, selections, evictions, hooks.
  *
- * Every call of kvl/policy.h is defined in this folder; its state is in work.h. */
+ * Every call of kvl/policy.h is defined in this folder; its state is in session_impl.h. */
 #ifndef KVL_POLICY_IMPL_H
 #define KVL_POLICY_IMPL_H
 
-#include "work.h"
+#include "session_impl.h"
 
 /* ---- planned.c ------------------------------------------------------------------------------- */
 

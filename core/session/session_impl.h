@@ -1,4 +1,4 @@
-/* work.h - what the engine and its side of a policy both work on: memory that is given back all at once, the
+/* session_impl.h - what the engine and its side of a policy both work on: memory that is given back all at once, the
  * state of sessions and engines, waiting for the device.
  *
  * Who owns what
@@ -12,8 +12,8 @@
  *
  * Thread-safe: an engine and its sessions belong to one thread.
  */
-#ifndef KVL_WORK_H
-#define KVL_WORK_H
+#ifndef KVL_SESSION_IMPL_H
+#define KVL_SESSION_IMPL_H
 
 #include "lane.h"
 #include "model_impl.h"

@@ -1,5 +1,5 @@
 /* Waiting for the device, and what is given to it for one query. */
-#include "work.h"
+#include "session_impl.h"
 
 #include <math.h>
 

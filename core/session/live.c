@@ -1,5 +1,5 @@
 /* Which positions of a lane are there: whole lanes, evicted lanes, lanes under the mask oracle. */
-#include "work.h"
+#include "session_impl.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "work.h"
+#include "session_impl.h"
 
 #include <stdlib.h>
 
