@@ -103,11 +103,6 @@ KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
 /* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */
 KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const int32_t **pos, int32_t *n);
-/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
- * probs [n_heads][n].  Counted as pairs that were scored. */
-KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
-
 /* ---- traces ------------------------------------------------------------------------------------ */
 
 /* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for

@@ -209,6 +209,7 @@ KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value)
  * in it stands for the number reported under that name, {name%} for it in percent. */
 KVL_API int kvl_report_note(struct kvl_report *r, const char *text);
 
+struct kvl_composed;
 struct kvl_policy {
     uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy): others are refused */
     const char *name;   /* = file name = key in command line, log and plots */
@@ -263,6 +264,21 @@ struct kvl_policy {
     int (*report)(struct kvl_pctx *ctx, struct kvl_report *report);
     const struct kvl_composed *composed; /* the engine's, of outer(inner); NULL */
 };
+
+/* ---- composition: outer(inner) ----------------------------------------------------------------- */
+
+/* A policy with `inner` wraps another one, that one or another named in its spec.  Each has options, state,
+ * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe,
+ * report) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
+ * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
+ * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
+/* Scores of an inner one that keeps as many in every lane, since the outer one says how many; *evicts: something is to
+ * be left out.  KVL_EINVAL: its lanes keep different numbers, or it keeps everything although its budget is less. */
+KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
+                                 struct kvl_scores *scores, bool *evicts);
+/* A selection that the inner one shared with this layer or step is there without asking it. */
+KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel);
 
 #ifdef KVL_PLUGIN
 #define KVL_POLICY_EXPORT(object)                                                                  \

@@ -141,6 +141,10 @@ KVL_API int kvl_mask_slash_blocks(struct kvl_prefill_mask *mask, int32_t q_head,
 KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
                             int32_t n);
 
+/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
+ * probs [n_heads][n].  Counted as pairs that were scored. */
+KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
 /* A mask of its own for the chunk, to which calls say what could be read: nothing of it is. */
 KVL_API int kvl_mask_trial(struct kvl_prefill_mask *mask, struct kvl_prefill_mask **out);
 /* captured [n_heads]: of the weights probs [n_heads][step->pos + i + 1] of query i of the chunk (kvl_mask_weights),
@@ -163,22 +167,6 @@ struct kvl_scores {
      * keep_tok */
     int32_t *keep_lane;
 };
-
-/* ---- composition: outer(inner) ----------------------------------------------------------------- */
-
-struct kvl_composed;
-/* A policy with `inner` wraps another one, that one or another named in its spec.  Each has options, state,
- * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe,
- * report) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
- * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
- * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
-/* Scores of an inner one that keeps as many in every lane, since the outer one says how many; *evicts: something is to
- * be left out.  KVL_EINVAL: its lanes keep different numbers, or it keeps everything although its budget is less. */
-KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
-                                 struct kvl_scores *scores, bool *evicts);
-/* A selection that the inner one shared with this layer or step is there without asking it. */
-KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                             const struct kvl_query *q, struct kvl_sel *sel);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,6 @@
 /* Scores of policies: the best of rows, softmax, products, one list of several. */
 #include "policy_impl.h"
 
-#include <math.h>
-
 int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, int32_t k,
              int32_t *index)
 {
@@ -74,22 +72,4 @@ int kvl_layer_scores(const struct kvl_pctx *ctx, const float *x, int32_t n_lists
                      enum kvl_reduce reduce, float *score)
 {
     return scores_reduce(ctx, x, n_lists, 1, n, reduce, score);
-}
-
-int kvl_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
-                 float **out)
-{
-    int64_t n = kvl_scope_lists(ctx->shape, scope) * ((int64_t)step->pos + 1);
-    float *room = NULL;
-    if (kvl_tap_listens(ctx)) KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &room));
-    for (int64_t i = 0; room && i < n; i++) room[i] = -INFINITY;
-    *out = room;
-    return KVL_OK;
-}
-
-int kvl_tap_positions(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
-                      const float *score)
-{
-    struct kvl_scored all = { .scope = scope, .unit_tok = 1, .n = step->pos + 1, .score = score };
-    return score ? kvl_tap_scores(ctx, step, &all) : KVL_OK;
 }

@@ -1,5 +1,4 @@
-/* Calls of policies that need no more than the session: scratch, rotation, sizes, weights of a query,
- * selections for layers to come, tokens of the text. */
+/* What policies ask of the model and its text: queries, rotation, weights of a query, sizes, tokens. */
 #include "policy_impl.h"
 
 int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
@@ -52,49 +51,6 @@ int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
     return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
 }
 
-int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item, void **out)
-{
-    bool fits = n <= SIZE_MAX / 8;
-    void *p = fits ? kvl_arena_get(&ctx->host->session->engine->scratch, n + 1, item) : NULL;
-    if (!p)
-        return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for scratch: %zu x %zu bytes", n,
-                        item);
-    *out = p;
-    return KVL_OK;
-}
-
-int kvl_scratch_f32(const struct kvl_pctx *ctx, size_t n, float **out)
-{
-    void *p;
-    KVL_TRY(kvl_scratch_items(ctx, n, sizeof **out, &p));
-    *out = p;
-    return KVL_OK;
-}
-
-int kvl_scratch_f64(const struct kvl_pctx *ctx, size_t n, double **out)
-{
-    void *p;
-    KVL_TRY(kvl_scratch_items(ctx, n, sizeof **out, &p));
-    *out = p;
-    return KVL_OK;
-}
-
-int kvl_scratch_i32(const struct kvl_pctx *ctx, size_t n, int32_t **out)
-{
-    void *p;
-    KVL_TRY(kvl_scratch_items(ctx, n, sizeof **out, &p));
-    *out = p;
-    return KVL_OK;
-}
-
-int kvl_scratch_u8(const struct kvl_pctx *ctx, size_t n, uint8_t **out)
-{
-    void *p;
-    KVL_TRY(kvl_scratch_items(ctx, n, sizeof **out, &p));
-    *out = p;
-    return KVL_OK;
-}
-
 int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, float *probs, int32_t n)
 {
@@ -116,24 +72,6 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     }
     s->count.index_read_bytes += (int64_t)n * sh->n_kv_heads * kvl_key_bytes(e);
     return kvl_lane_probs(e, ctx->ops, kvl_layer_of(ctx, step->layer), q->q, probs, n);
-}
-
-/* An entry like that of a selection that shares itself, so that rows of a block keep apart. */
-int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer_first,
-                     int32_t layer_last, const int32_t *pos, int32_t n)
-{
-    struct kvl_session *s = ctx->host->session;
-    struct kvl_sel sel;
-    if (layer_first <= step->layer || layer_last < layer_first ||
-        layer_last >= ctx->shape->n_layers)
-        return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "layer %d selects for layers %d to %d, want layers behind it, up to %d",
-                        step->layer, layer_first, layer_last, ctx->shape->n_layers - 1);
-    kvl_sel_init(&sel, s, kvl_layer_of(ctx, layer_first), step->pos + 1, ctx->err);
-    KVL_TRY(kvl_sel_tokens(&sel, KVL_SCOPE_LAYER, 0, pos, n));
-    KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
-    s->count.n_select++;
-    return kvl_sel_save(&sel, &(struct kvl_row){ .s = s, .index = step->index, .pos = step->pos });
 }
 
 static int tokens_check(const struct kvl_pctx *ctx)

@@ -5,6 +5,12 @@
 #include <math.h>
 #include <string.h>
 
+int32_t kvl_scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
+{
+    return scope == KVL_SCOPE_LAYER ? 1
+                                    : (scope == KVL_SCOPE_KV_HEAD ? sh->n_kv_heads : sh->n_heads);
+}
+
 void kvl_session_tap(struct kvl_session *s, const struct kvl_tap *tap)
 {
     s->tap = tap ? *tap : (struct kvl_tap){ 0 };
@@ -258,4 +264,24 @@ int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float
     kvl_free(values);
     if (rc == KVL_OK) return KVL_OK;
     return kvl_fail(err, rc, "full attention over %d positions: %s", n_pos, kvl_status_name(rc));
+}
+
+/* ---- what a policy tells ---------------------------------------------------------------------------- */
+
+int kvl_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
+                 float **out)
+{
+    int64_t n = kvl_scope_lists(ctx->shape, scope) * ((int64_t)step->pos + 1);
+    float *room = NULL;
+    if (kvl_tap_listens(ctx)) KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &room));
+    for (int64_t i = 0; room && i < n; i++) room[i] = -INFINITY;
+    *out = room;
+    return KVL_OK;
+}
+
+int kvl_tap_positions(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
+                      const float *score)
+{
+    struct kvl_scored all = { .scope = scope, .unit_tok = 1, .n = step->pos + 1, .score = score };
+    return score ? kvl_tap_scores(ctx, step, &all) : KVL_OK;
 }

@@ -156,3 +156,21 @@ void kvl_shares_free(struct kvl_host *host)
     }
     kvl_free(host->share);
 }
+
+/* An entry like that of a selection that shares itself, so that rows of a block keep apart. */
+int kvl_select_ahead(const struct kvl_pctx *ctx, const struct kvl_step *step, int32_t layer_first,
+                     int32_t layer_last, const int32_t *pos, int32_t n)
+{
+    struct kvl_session *s = ctx->host->session;
+    struct kvl_sel sel;
+    if (layer_first <= step->layer || layer_last < layer_first ||
+        layer_last >= ctx->shape->n_layers)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "layer %d selects for layers %d to %d, want layers behind it, up to %d",
+                        step->layer, layer_first, layer_last, ctx->shape->n_layers - 1);
+    kvl_sel_init(&sel, s, kvl_layer_of(ctx, layer_first), step->pos + 1, ctx->err);
+    KVL_TRY(kvl_sel_tokens(&sel, KVL_SCOPE_LAYER, 0, pos, n));
+    KVL_TRY(kvl_sel_share(&sel, layer_last, 1));
+    s->count.n_select++;
+    return kvl_sel_save(&sel, &(struct kvl_row){ .s = s, .index = step->index, .pos = step->pos });
+}
