@@ -11,9 +11,9 @@ static int attach_tables(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
     for (int32_t i = 0; i < p->p.n_tables; i++) {
-        kvl_table_destroy(s->host.table[i]);
+        kvl_row_table_destroy(s->host.table[i]);
         s->host.table[i] = NULL;
-        if (kvl_table_create(s->engine, &p->p.table[i], s->n_pos, &s->host.table[i]) != KVL_OK)
+        if (kvl_row_table_create(s->engine, &p->p.table[i], s->n_pos, &s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
     }
     return KVL_OK;
@@ -30,8 +30,8 @@ static bool attach_alike(const struct kvl_session *s, const struct kvl_session *
 }
 
 /* A plan may give rows to other layers at another budget. */
-static bool attach_same_layers(const struct kvl_session *s, const struct kvl_table_decl *a,
-                               const struct kvl_table_decl *b)
+static bool attach_same_layers(const struct kvl_session *s, const struct kvl_row_decl *a,
+                               const struct kvl_row_decl *b)
 {
     size_t n = (size_t)s->engine->model->shape.n_layers;
     if (!a->at || !b->at) return a->at == b->at;
@@ -44,7 +44,7 @@ static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
     if (!attach_alike(s, like)) return false;
     for (int32_t i = 0; i < s->planned->p.n_tables; i++)
         if (!attach_same_layers(s, &like->planned->p.table[i], &s->planned->p.table[i]) ||
-            !kvl_table_share(like->host.table[i], s->host.table[i]))
+            !kvl_row_table_share(like->host.table[i], s->host.table[i]))
             return false;
     return true;
 }
@@ -52,7 +52,7 @@ static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
 static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 {
     for (int32_t i = 0; i < s->planned->p.n_tables; i++)
-        if (kvl_table_freeze(s->host.table[i]) != KVL_OK)
+        if (kvl_row_table_freeze(s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables",
                             s->planned->policy->name);
     return KVL_OK;

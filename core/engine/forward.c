@@ -166,7 +166,7 @@ static int row_append(const struct kvl_forward *f, const struct kvl_row *row, in
     struct kvl_session *s = row->s;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_tables; t++)
-        kvl_table_append(s->host.table[t], layer, row->pos + 1);
+        kvl_row_table_append(s->host.table[t], layer, row->pos + 1);
     KVL_TRY(append_rows(f, s, layer, i, 1));
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }

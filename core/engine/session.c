@@ -41,7 +41,7 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
 
 static void host_release(struct kvl_session *s)
 {
-    for (int32_t i = 0; i < KVL_MAX_TABLES; i++) kvl_table_destroy(s->host.table[i]);
+    for (int32_t i = 0; i < KVL_MAX_TABLES; i++) kvl_row_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
     kvl_tier_destroy(s->tier);
     kvl_free(s->ctx.state);
@@ -86,7 +86,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     if (!parent->planned) return KVL_OK;
     KVL_TRY(kvl_engine_sync(s->engine)); /* hooks may run ahead of what they write */
     for (int32_t i = 0; i < parent->planned->p.n_tables; i++)
-        KVL_TRY(kvl_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
+        KVL_TRY(kvl_row_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
     if (parent->tier) KVL_TRY(kvl_tier_fork(parent->tier, &s->tier));
     if (parent->planned->state_bytes > 0) {
@@ -162,7 +162,7 @@ size_t kvl_session_meta_bytes(const struct kvl_session *s)
 {
     if (!s->planned) return 0;
     size_t bytes = s->planned->state_bytes;
-    for (int32_t i = 0; i < s->planned->p.n_tables; i++) bytes += kvl_table_bytes(s->host.table[i]);
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++) bytes += kvl_row_table_bytes(s->host.table[i]);
     return bytes;
 }
 

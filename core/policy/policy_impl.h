@@ -8,7 +8,7 @@
 
 /* ---- planned.c ------------------------------------------------------------------------------- */
 
-struct kvl_table_decl {
+struct kvl_row_decl {
     enum kvl_table_unit unit;
     int32_t unit_tok, row_elems;
     enum kvl_table_elem elem;
@@ -20,7 +20,7 @@ struct kvl_table_decl {
 
 struct kvl_plan_private {
     const struct kvl_policy *policy;
-    struct kvl_table_decl table[KVL_MAX_TABLES];
+    struct kvl_row_decl table[KVL_MAX_TABLES];
     int32_t n_tables;
     struct kvl_observer_set observers;
     bool offloads;
@@ -155,37 +155,38 @@ int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t wind
 int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                            struct kvl_rows *out);
 
-struct kvl_table {
+struct kvl_row_table {
     const struct kvl_device *dev;
-    struct kvl_table_decl decl;
+    struct kvl_row_decl decl;
     enum kvl_kv_type type;
     int32_t n_kv_heads;
     size_t n_lanes, row_bytes; /* of a layer; of a row of one lane.  Live: columns; of an element */
     int32_t n_rows;
-    struct kvl_table_plane *plane; /* [decl.n_layers] */
+    struct kvl_row_plane *plane; /* [decl.n_layers] */
 };
 
 /* Rows for n_pos positions, zero until they are written. */
-int kvl_table_create(const struct kvl_engine *e, const struct kvl_table_decl *decl, int32_t n_pos,
-                     struct kvl_table **out);
-void kvl_table_destroy(struct kvl_table *t);
+int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
+                         struct kvl_row_table **out);
+void kvl_row_table_destroy(struct kvl_row_table *t);
 /* An equal table that shares what is not written: copies what was written since the last fork or freeze
  * at most, unless that is most of it. */
-int kvl_table_fork(const struct kvl_engine *e, struct kvl_table *from, struct kvl_table **out);
+int kvl_row_table_fork(const struct kvl_engine *e, struct kvl_row_table *from,
+                       struct kvl_row_table **out);
 /* After attach has built the rows of the context: from now on others may share them. */
-int kvl_table_freeze(struct kvl_table *t);
+int kvl_row_table_freeze(struct kvl_row_table *t);
 /* Gives `to`, as created, the rows of the context that `from` had when it was frozen, whatever `from`
  * appended since; false, and nothing done, when it has none of that shape and length. */
-bool kvl_table_share(const struct kvl_table *from, struct kvl_table *to);
+bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table *to);
 /* A token comes to a layer: rows for all positions below n_pos, or one more for each lane. */
-void kvl_table_append(struct kvl_table *t, int32_t layer, int32_t n_pos);
+void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos);
 /* n positions `pos` of the n_live ones of a lane stay: so do their rows in live tables. */
-int kvl_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                   int32_t n_live, const int32_t *pos, int32_t n);
-/* Carries out what kvl_table_keep left for one launch of the device. */
-int kvl_table_settle(struct kvl_engine *e, struct kvl_err *err);
+int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                       int32_t n_live, const int32_t *pos, int32_t n);
+/* Carries out what kvl_row_table_keep left for one launch of the device. */
+int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err);
 /* Of all rows, shared or not. */
-size_t kvl_table_bytes(const struct kvl_table *t);
+size_t kvl_row_table_bytes(const struct kvl_row_table *t);
 
 /* ---- select.c, share.c -------------------------------------------------------------------------- */
 

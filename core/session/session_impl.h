@@ -53,25 +53,33 @@ struct kvl_share {
 
 enum { KVL_MAX_HANDED = 64 }; /* to a hook that runs ahead of the device */
 
+/* Which hook of the policy runs, where that decides what it may ask for or what counts as read. */
+enum hook_phase {
+    HOOK_OTHER = 0, /* none, or one of which nothing depends */
+    HOOK_MASK,      /* prefill_mask: the chunk's queries may be asked */
+    HOOK_CONTEXT,   /* prefilled or score: the observers may be read */
+    HOOK_SELECT,    /* select: rows of tables that it takes are counted */
+    HOOK_EVICT,     /* evict of a step, not of a replay: those of live tokens are */
+};
+
+/* The engine's side of a policy: its tables and shared selections, and what is so while one of its hooks runs. */
 struct kvl_host {
     struct kvl_session *session;
-    struct kvl_table *table[KVL_MAX_TABLES];
+    struct kvl_row_table *table[KVL_MAX_TABLES];
     struct kvl_share *share;
     int32_t n_share, cap_share;
     struct kvl_shared_sel *unused; /* shared selections that wait to be filled again */
-    int32_t n_visible;             /* positions that exist for the running hook */
-    bool clean;                    /* no error was stored when the running hook began */
-    bool scoring;                  /* inside prefilled or score: the observers may be read */
-    bool selecting;                /* inside a select hook: what it reads is counted */
-    bool evicting;                 /* inside an evict hook of a step: the same */
-    bool masking;                  /* inside prefill_mask: the chunk's queries may be asked */
-    int32_t mask_layer;            /* whose observers it may ask; -1: of any */
-    bool ahead;                    /* the last hook did not wait for the device */
-    bool looked;                   /* but waited then */
-    /* that hook's, which the host does not have before it looks */
+    /* of the running hook */
+    enum hook_phase phase;
+    int32_t n_visible;  /* positions that exist for it */
+    int32_t mask_layer; /* HOOK_MASK: whose observers it may ask; -1: of any */
+    bool clean;         /* no error was stored when it began: one that is there later is its own */
+    bool ahead;         /* it did not wait for the device */
+    bool looked;        /* but waited then */
+    bool fetched;       /* it, or this layer, brought something from the host */
+    /* what it was handed and the host does not have before it looks */
     struct kvl_pieces handed[KVL_MAX_HANDED];
     int32_t n_handed;
-    bool fetched; /* this hook, or this layer, brought something from the host */
 };
 
 struct kvl_session {

@@ -30,7 +30,7 @@ static struct kvl_policy counted_policy(const struct kvl_policy *policy)
 static void expect_same_part(const struct rig_session *want, const struct rig_session *got,
                              int32_t table, int32_t layer)
 {
-    const struct kvl_table *t = want->s->host.table[table];
+    const struct kvl_row_table *t = want->s->host.table[table];
     int32_t n_lanes = t->decl.per_layer ? 1 : want->s->ctx.shape->n_kv_heads;
     struct kvl_rows rows[2];
     struct kvl_err err = { 0 };
@@ -53,7 +53,7 @@ static void expect_same_live(const struct rig_session *want, const struct rig_se
                              int32_t table, int32_t layer)
 {
     const struct rig_session *both[] = { want, got };
-    const struct kvl_table *t = want->s->host.table[table];
+    const struct kvl_row_table *t = want->s->host.table[table];
     struct kvl_rows rows[2];
     struct kvl_err err = { 0 };
     for (int i = 0; i < 2; i++) {
@@ -73,7 +73,7 @@ static void expect_same_live(const struct rig_session *want, const struct rig_se
 static void expect_same_tables(const struct rig_session *want, const struct rig_session *got)
 {
     for (int32_t i = 0; i < want->s->planned->p.n_tables; i++) {
-        const struct kvl_table_decl *d = &want->s->host.table[i]->decl;
+        const struct kvl_row_decl *d = &want->s->host.table[i]->decl;
         assert_int_equal(want->s->host.table[i]->n_rows, got->s->host.table[i]->n_rows);
         for (int32_t l = 0; l < want->s->ctx.shape->n_layers; l++)
             if (d->unit == KVL_UNIT_LIVE)

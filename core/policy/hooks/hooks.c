@@ -139,10 +139,10 @@ int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
     KVL_TRY(kvl_hook_begin(s, err));
     KVL_TRY(hand_query(s, q, step->n_tok));
     s->host.n_visible = step->pos + step->n_tok;
-    s->host.masking = true;
+    s->host.phase = HOOK_MASK;
     s->host.mask_layer = s->engine->desc.prefill_kv_host ? step->layer : -1;
     int rc = s->planned->policy->prefill_mask(&s->ctx, &seen, q, mask);
-    s->host.masking = false;
+    s->host.phase = HOOK_OTHER;
     return kvl_hook_done(s, "prefill_mask", step->layer, rc);
 }
 
@@ -159,19 +159,19 @@ int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err
 {
     const struct kvl_policy *p = s->planned->policy;
     KVL_TRY(kvl_hook_begin(s, err));
-    s->host.scoring = true;
+    s->host.phase = HOOK_CONTEXT;
     int rc = p->prefilled ? kvl_hook_done(s, "prefilled", layer,
                                           p->prefilled(&s->ctx, kvl_seen_as(s->planned, layer)))
                           : KVL_OK;
-    s->host.scoring = false;
+    s->host.phase = HOOK_OTHER;
     return rc;
 }
 
 int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scores)
 {
-    s->host.scoring = true;
+    s->host.phase = HOOK_CONTEXT;
     int rc = s->planned->policy->score(&s->ctx, kvl_seen_as(s->planned, layer), scores);
-    s->host.scoring = false;
+    s->host.phase = HOOK_OTHER;
     return rc;
 }
 
@@ -222,9 +222,9 @@ int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
     const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
     KVL_TRY(hand_query(s, q, 1));
-    s->host.selecting = true;
+    s->host.phase = HOOK_SELECT;
     int rc = s->planned->policy->select(&s->ctx, &seen, q, sel);
-    s->host.selecting = false;
+    s->host.phase = HOOK_OTHER;
     s->count.n_select++;
     if (rc == KVL_OK) rc = kvl_sel_complete(sel);
     if (rc == KVL_OK) rc = kvl_sel_save(sel, row);
@@ -244,8 +244,8 @@ int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, str
 int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct kvl_step seen = seen_step(s, step);
-    s->host.evicting = !step->replay;
+    s->host.phase = step->replay ? HOOK_OTHER : HOOK_EVICT;
     int rc = s->planned->policy->evict(&s->ctx, &seen, keep);
-    s->host.evicting = false;
+    s->host.phase = HOOK_OTHER;
     return rc;
 }

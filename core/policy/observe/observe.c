@@ -328,9 +328,10 @@ int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer)
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 {
     struct kvl_session *s = ctx->host->session;
-    if (!ctx->host->scoring && !ctx->host->masking)
+    if (ctx->host->phase != HOOK_CONTEXT && ctx->host->phase != HOOK_MASK)
         return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
-    if (ctx->host->masking && ctx->host->mask_layer >= 0 && layer != ctx->host->mask_layer)
+    if (ctx->host->phase == HOOK_MASK && ctx->host->mask_layer >= 0 &&
+        layer != ctx->host->mask_layer)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "observers of layer %d in the mask of layer %d: the context comes layer by "
                         "layer, as the plan allowed",

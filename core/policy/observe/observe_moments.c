@@ -162,7 +162,7 @@ int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer 
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "repetition (observer %d) in chunks of %d was not asked for in plan",
                         (int)what, param);
-    if (!ctx->host->scoring)
+    if (ctx->host->phase != HOOK_CONTEXT)
         return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
     const struct kvl_repeated *r = kvl_observers_repeated(s, what, param);
     *score = r->score + lanes * (size_t)r->n_tok;

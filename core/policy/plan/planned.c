@@ -87,7 +87,7 @@ static int planned_spread(struct kvl_planned *p, int32_t n_layers, struct kvl_er
 {
     if (!p->seen_as) return KVL_OK;
     for (int32_t i = 0; i < p->p.n_tables; i++) {
-        struct kvl_table_decl *d = &p->p.table[i];
+        struct kvl_row_decl *d = &p->p.table[i];
         int32_t *at = kvl_alloc((size_t)n_layers, sizeof *at);
         if (!at) return kvl_fail(err, KVL_ENOMEM, "out of memory for a table's layers");
         for (int32_t l = 0, seen; l < n_layers; l++) {

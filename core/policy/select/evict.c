@@ -200,7 +200,7 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
     else
         KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
     s->engine->pending = true;
-    KVL_TRY(kvl_table_keep(s, layer, kv_head, live, n_live, pos, n));
+    KVL_TRY(kvl_row_table_keep(s, layer, kv_head, live, n_live, pos, n));
     return kvl_tap_keep(s, layer, kv_head, pos, n);
 }
 
@@ -275,7 +275,7 @@ static int moves_go(struct kvl_engine *e, int rc, struct kvl_err *err)
 {
     int moved = kvl_store_release(e->store, rc == KVL_OK ? err : NULL);
     if (rc == KVL_OK) rc = moved;
-    return rc == KVL_OK ? kvl_table_settle(e, err) : rc;
+    return rc == KVL_OK ? kvl_row_table_settle(e, err) : rc;
 }
 
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool late)
@@ -414,7 +414,7 @@ static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_s
         if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
         KVL_TRY(lane_keep(s, layer, h, live, n_live, pos[h], scores_keep(sc, h)));
     }
-    return kvl_table_settle(s->engine, s->ctx.err);
+    return kvl_row_table_settle(s->engine, s->ctx.err);
 }
 
 int kvl_score_layer(struct kvl_session *s, int32_t layer)

@@ -291,7 +291,7 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     struct kvl_session *s = ctx->host->session;
     struct kvl_engine *e = s->engine;
     const struct kvl_shape *sh = ctx->shape;
-    if (!ctx->host->masking)
+    if (ctx->host->phase != HOOK_MASK)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "weights of a chunk's queries: in prefill_mask only");
     if (i < 0 || i >= step->n_tok || n != step->pos + i + 1)
@@ -453,7 +453,7 @@ static void mask_tables(const struct kvl_forward *f, struct kvl_session *s, int3
 {
     for (int32_t i = 0; i < f->n; i++)
         for (int32_t t = 0; t < s->planned->p.n_tables; t++)
-            kvl_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
+            kvl_row_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
 }
 
 int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)

@@ -1,7 +1,7 @@
 /* Operators on the rows of a table, wherever they lie. */
 #include "policy_impl.h"
 
-static const struct kvl_table_decl *table_decl(const struct kvl_pctx *ctx, int32_t table)
+static const struct kvl_row_decl *table_decl(const struct kvl_pctx *ctx, int32_t table)
 {
     return &ctx->host->session->planned->p.table[table];
 }
@@ -90,7 +90,7 @@ static int minmax_check(const struct kvl_pctx *ctx, int32_t table, int32_t dim)
     const struct kvl_planned *planned = ctx->host->session->planned;
     if (table < 0 || table >= planned->p.n_tables)
         return kvl_fail(ctx->err, KVL_EPOLICY, "table %d, want a handle from plan", table);
-    const struct kvl_table_decl *d = table_decl(ctx, table);
+    const struct kvl_row_decl *d = table_decl(ctx, table);
     if (d->unit == KVL_UNIT_PAGE && !d->per_layer && d->elem <= KVL_ELEM_KEY &&
         (dim ? d->row_elems == 2 * dim : d->row_elems % 2 == 0))
         return KVL_OK;

@@ -2,7 +2,7 @@
 #include "policy_impl.h"
 
 /* Gives the layers of a table their places. */
-static int table_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_table_decl *d)
+static int table_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl_row_decl *d)
 {
     int32_t n_layers = plan->shape->n_layers;
     d->n_layers = n_layers;
@@ -38,11 +38,11 @@ int kvl_plan_table_desc(struct kvl_plan *plan, const struct kvl_table_desc *desc
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "table of live tokens in units of %d%s, want 1 and rows per kv head",
                         desc->unit_tok, desc->per_layer ? ", per layer" : "");
-    struct kvl_table_decl d = { .unit = desc->unit,
-                                .unit_tok = desc->unit_tok,
-                                .row_elems = desc->row_elems,
-                                .elem = desc->elem,
-                                .per_layer = desc->per_layer };
+    struct kvl_row_decl d = { .unit = desc->unit,
+                              .unit_tok = desc->unit_tok,
+                              .row_elems = desc->row_elems,
+                              .elem = desc->elem,
+                              .per_layer = desc->per_layer };
     KVL_TRY(table_layers(plan, desc->layers, &d));
     p->table[p->n_tables] = d;
     *out = p->n_tables++;

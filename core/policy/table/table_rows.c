@@ -20,7 +20,7 @@
 
 enum { META_SLACK = 16, META_HUGE = 2 << 20 };
 
-struct kvl_table_base {
+struct kvl_row_base {
     const struct kvl_device *dev;
     int32_t n_refs;
     int32_t n_rows, cap_rows; /* n_rows when it was frozen */
@@ -29,28 +29,28 @@ struct kvl_table_base {
 };
 
 /* Rows of one layer: 0 .. n_base - 1 in base, n_base and up in tail. */
-struct kvl_table_plane {
-    struct kvl_table_base *base; /* NULL = none */
-    int32_t n_base;              /* at most base->n_rows */
+struct kvl_row_plane {
+    struct kvl_row_base *base; /* NULL = none */
+    int32_t n_base;            /* at most base->n_rows */
     int32_t cap_tail;
     void *tail;      /* [lanes][cap_tail][row], zero where nothing was written */
     bool blank;      /* attach wrote none of its rows */
     int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
 };
 
-static bool is_live(const struct kvl_table *t)
+static bool is_live(const struct kvl_row_table *t)
 {
     return t->decl.unit == KVL_UNIT_LIVE;
 }
 
-static int32_t table_rows(const struct kvl_table_decl *d, int32_t n_pos)
+static int32_t table_rows(const struct kvl_row_decl *d, int32_t n_pos)
 {
     if (d->unit == KVL_UNIT_LANE) return 1;
     return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
 }
 
 /* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
-static void *rows_alloc(const struct kvl_table *t, int32_t n_rows)
+static void *rows_alloc(const struct kvl_row_table *t, int32_t n_rows)
 {
     size_t bytes;
     if (kvl_mul_size(t->n_lanes * (size_t)n_rows, t->row_bytes, &bytes) != KVL_OK) return NULL;
@@ -74,7 +74,7 @@ static void rows_free(const struct kvl_device *dev, void *rows)
 
 /* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; behind what
  * operators were given, and done when it returns. */
-static int rows_copy(const struct kvl_table *t, void *dst, int32_t dst_rows, int32_t to,
+static int rows_copy(const struct kvl_row_table *t, void *dst, int32_t dst_rows, int32_t to,
                      const void *src, int32_t src_rows, int32_t from, int32_t n)
 {
     for (size_t lane = 0; n > 0 && lane < t->n_lanes; lane++)
@@ -86,14 +86,14 @@ static int rows_copy(const struct kvl_table *t, void *dst, int32_t dst_rows, int
 }
 
 /* Rows that a layer has: of a live table, those of its longest lane. */
-static int32_t plane_rows(const struct kvl_table *t, const struct kvl_table_plane *p)
+static int32_t plane_rows(const struct kvl_row_table *t, const struct kvl_row_plane *p)
 {
     int32_t n = is_live(t) ? 0 : t->n_rows;
     for (int32_t h = 0; is_live(t) && h < t->n_kv_heads; h++) n = KVL_MAX(n, p->n_live[h]);
     return n;
 }
 
-static void base_unref(struct kvl_table_base *b)
+static void base_unref(struct kvl_row_base *b)
 {
     if (!b || --b->n_refs > 0) return;
     rows_free(b->dev, b->data);
@@ -111,12 +111,12 @@ static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
     }
 }
 
-static int table_planes(struct kvl_table *t)
+static int table_planes(struct kvl_row_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
     if (!t->plane) return KVL_ENOMEM;
     for (int32_t i = 0; is_live(t) && i < t->decl.n_layers; i++) {
-        struct kvl_table_plane *p = &t->plane[i];
+        struct kvl_row_plane *p = &t->plane[i];
         p->n_live = kvl_alloc((size_t)t->n_kv_heads, sizeof *p->n_live);
         if (!p->n_live) return KVL_ENOMEM;
         for (int32_t h = 0; h < t->n_kv_heads; h++) p->n_live[h] = t->n_rows;
@@ -124,13 +124,13 @@ static int table_planes(struct kvl_table *t)
     return KVL_OK;
 }
 
-int kvl_table_create(const struct kvl_engine *e, const struct kvl_table_decl *decl, int32_t n_pos,
-                     struct kvl_table **out)
+int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
+                         struct kvl_row_table **out)
 {
-    struct kvl_table *t = kvl_alloc(1, sizeof *t);
+    struct kvl_row_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
     int32_t n_kv_heads = e->model->shape.n_kv_heads;
-    *t = (struct kvl_table){
+    *t = (struct kvl_row_table){
         .dev = e->dev,
         .decl = *decl,
         .type = decl->elem == KVL_ELEM_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
@@ -145,14 +145,14 @@ int kvl_table_create(const struct kvl_engine *e, const struct kvl_table_decl *de
     else
         t->row_bytes *= (size_t)decl->row_elems;
     if (table_planes(t) != KVL_OK) {
-        kvl_table_destroy(t);
+        kvl_row_table_destroy(t);
         return KVL_ENOMEM;
     }
     *out = t;
     return KVL_OK;
 }
 
-void kvl_table_destroy(struct kvl_table *t)
+void kvl_row_table_destroy(struct kvl_row_table *t)
 {
     if (!t) return;
     for (int32_t i = 0; t->plane && i < t->decl.n_layers; i++) {
@@ -164,14 +164,14 @@ void kvl_table_destroy(struct kvl_table *t)
     kvl_free(t);
 }
 
-void kvl_table_append(struct kvl_table *t, int32_t layer, int32_t n_pos)
+void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos)
 {
     t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
     int32_t at = t->decl.at ? t->decl.at[layer] : layer;
     for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
 
-size_t kvl_table_bytes(const struct kvl_table *t)
+size_t kvl_row_table_bytes(const struct kvl_row_table *t)
 {
     size_t rows = 0;
     if (!is_live(t))
@@ -184,7 +184,7 @@ size_t kvl_table_bytes(const struct kvl_table *t)
 /* ---- pieces ----------------------------------------------------------------------------------- */
 
 /* Makes the tail begin at row `first` or before and end at the table's last row. */
-static int plane_reach(const struct kvl_table *t, struct kvl_table_plane *p, int32_t first)
+static int plane_reach(const struct kvl_row_table *t, struct kvl_row_plane *p, int32_t first)
 {
     int32_t begin = KVL_MIN(first, p->n_base), need = plane_rows(t, p) - begin;
     bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
@@ -212,24 +212,24 @@ static int plane_reach(const struct kvl_table *t, struct kvl_table_plane *p, int
 }
 
 /* All rows to the base, where the tail is as long as it is; else it stays a tail. */
-static int plane_freeze(const struct kvl_table *t, struct kvl_table_plane *p)
+static int plane_freeze(const struct kvl_row_table *t, struct kvl_row_plane *p)
 {
     int32_t n_rows = plane_rows(t, p);
     if (p->cap_tail == 0 || n_rows - p->n_base <= p->n_base) return KVL_OK;
     KVL_TRY(plane_reach(t, p, 0));
-    struct kvl_table_base *base = kvl_alloc(1, sizeof *base);
+    struct kvl_row_base *base = kvl_alloc(1, sizeof *base);
     if (!base) return KVL_ENOMEM;
-    *base = (struct kvl_table_base){
+    *base = (struct kvl_row_base){
         .dev = t->dev, .n_refs = 1, .n_rows = n_rows, .cap_rows = p->cap_tail, .data = p->tail
     };
-    *p = (struct kvl_table_plane){
+    *p = (struct kvl_row_plane){
         .base = base, .n_base = n_rows, .blank = p->blank, .n_live = p->n_live
     };
     return KVL_OK;
 }
 
-static int plane_fork(const struct kvl_table *t, const struct kvl_table_plane *from,
-                      struct kvl_table_plane *to)
+static int plane_fork(const struct kvl_row_table *t, const struct kvl_row_plane *from,
+                      struct kvl_row_plane *to)
 {
     if (from->tail) {
         void *tail = rows_alloc(t, from->cap_tail);
@@ -247,26 +247,27 @@ static int plane_fork(const struct kvl_table *t, const struct kvl_table_plane *f
     return KVL_OK;
 }
 
-int kvl_table_fork(const struct kvl_engine *e, struct kvl_table *from, struct kvl_table **out)
+int kvl_row_table_fork(const struct kvl_engine *e, struct kvl_row_table *from,
+                       struct kvl_row_table **out)
 {
-    struct kvl_table *t;
-    KVL_TRY(kvl_table_create(e, &from->decl, 0, &t));
+    struct kvl_row_table *t;
+    KVL_TRY(kvl_row_table_create(e, &from->decl, 0, &t));
     t->n_rows = from->n_rows;
     for (int32_t i = 0; i < t->decl.n_layers; i++) {
         int rc = plane_freeze(from, &from->plane[i]);
         if (rc == KVL_OK) rc = plane_fork(from, &from->plane[i], &t->plane[i]);
         if (rc == KVL_OK) continue;
-        kvl_table_destroy(t);
+        kvl_row_table_destroy(t);
         return rc;
     }
     *out = t;
     return KVL_OK;
 }
 
-int kvl_table_freeze(struct kvl_table *t)
+int kvl_row_table_freeze(struct kvl_row_table *t)
 {
     for (int32_t i = 0; i < t->decl.n_layers; i++) {
-        struct kvl_table_plane *p = &t->plane[i];
+        struct kvl_row_plane *p = &t->plane[i];
         KVL_TRY(plane_freeze(t, p));
         p->blank = !p->base;
         if (p->base) p->base->context = true;
@@ -274,15 +275,15 @@ int kvl_table_freeze(struct kvl_table *t)
     return KVL_OK;
 }
 
-static bool plane_serves(const struct kvl_table_plane *p, int32_t n_rows)
+static bool plane_serves(const struct kvl_row_plane *p, int32_t n_rows)
 {
     return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
 }
 
 /* A base is never written: it holds what attach built, whatever its sessions did since. */
-bool kvl_table_share(const struct kvl_table *from, struct kvl_table *to)
+bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table *to)
 {
-    const struct kvl_table_decl *a = &from->decl, *b = &to->decl;
+    const struct kvl_row_decl *a = &from->decl, *b = &to->decl;
     if (is_live(from) || a->unit != b->unit || a->unit_tok != b->unit_tok ||
         a->row_elems != b->row_elems || a->per_layer != b->per_layer ||
         a->n_layers != b->n_layers || a->elem != b->elem || from->type != to->type)
@@ -290,12 +291,12 @@ bool kvl_table_share(const struct kvl_table *from, struct kvl_table *to)
     for (int32_t i = 0; i < a->n_layers; i++)
         if (!plane_serves(&from->plane[i], to->n_rows)) return false;
     for (int32_t i = 0; i < a->n_layers; i++) {
-        struct kvl_table_plane *p = &to->plane[i];
+        struct kvl_row_plane *p = &to->plane[i];
         base_unref(p->base);
         rows_free(to->dev, p->tail);
-        *p = (struct kvl_table_plane){ .blank = true };
+        *p = (struct kvl_row_plane){ .blank = true };
         if (from->plane[i].blank) continue;
-        *p = (struct kvl_table_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
+        *p = (struct kvl_row_plane){ .base = from->plane[i].base, .n_base = to->n_rows };
         p->base->n_refs++;
     }
     return true;
@@ -303,7 +304,7 @@ bool kvl_table_share(const struct kvl_table *from, struct kvl_table *to)
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Waits with others for kvl_table_settle; lists are in the arena of lists. */
+/* Waits with others for kvl_row_table_settle; lists are in the arena of lists. */
 static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
                            struct kvl_rows_run *run)
 {
@@ -316,7 +317,7 @@ static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
     return KVL_OK;
 }
 
-static int table_keep(struct kvl_session *s, struct kvl_table *t, struct kvl_table_plane *p,
+static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl_row_plane *p,
                       int32_t kv_head, const int32_t *live, int32_t n_live, const int32_t *pos,
                       int32_t n)
 {
@@ -339,14 +340,14 @@ static int table_keep(struct kvl_session *s, struct kvl_table *t, struct kvl_tab
     return KVL_OK;
 }
 
-int kvl_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                   int32_t n_live, const int32_t *pos, int32_t n)
+int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                       int32_t n_live, const int32_t *pos, int32_t n)
 {
     for (int32_t i = 0; i < s->planned->p.n_tables; i++) {
-        struct kvl_table *t = s->host.table[i];
+        struct kvl_row_table *t = s->host.table[i];
         int32_t at = t->decl.at ? t->decl.at[layer] : layer;
         if (!is_live(t) || at < 0) continue;
-        struct kvl_table_plane *p = &t->plane[at];
+        struct kvl_row_plane *p = &t->plane[at];
         if (table_keep(s, t, p, kv_head, live, n_live, pos, n) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
         p->n_live[kv_head] = n;
@@ -354,7 +355,7 @@ int kvl_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const 
     return KVL_OK;
 }
 
-int kvl_table_settle(struct kvl_engine *e, struct kvl_err *err)
+int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err)
 {
     if (e->n_rows_moves == 0) return KVL_OK;
     struct kvl_rows_lane *lane =
@@ -381,7 +382,7 @@ int kvl_table_settle(struct kvl_engine *e, struct kvl_err *err)
 
 /* The rows of one layer of a table; *plane is NULL after a refusal. */
 static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                      struct kvl_table **t, struct kvl_table_plane **plane)
+                      struct kvl_row_table **t, struct kvl_row_plane **plane)
 {
     const struct kvl_session *s = ctx->host->session;
     if (handle < 0 || handle >= s->planned->p.n_tables || layer < 0 ||
@@ -400,7 +401,8 @@ static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
 
 /* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
  * all, one that evicts those of live tokens. */
-static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_table *t, int32_t layer)
+static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_row_table *t,
+                            int32_t layer)
 {
     int64_t sum = 0;
     if (is_live(t)) {
@@ -411,18 +413,18 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_table 
     for (size_t h = 0; h < t->n_lanes; h++) {
         int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
         int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
-        sum += s->host.evicting ? KVL_MIN(n_rows, n_live) : n_rows;
+        sum += s->host.phase == HOOK_EVICT ? KVL_MIN(n_rows, n_live) : n_rows;
     }
     return sum;
 }
 
-static void count_rows(const struct kvl_pctx *ctx, const struct kvl_table *t, int64_t n_rows)
+static void count_rows(const struct kvl_pctx *ctx, const struct kvl_row_table *t, int64_t n_rows)
 {
     ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
 }
 
 /* Pieces of n rows of every lane from `data` on; NULL: none. */
-static struct kvl_pieces rows_given(const struct kvl_table *t, const void *data, int32_t cap,
+static struct kvl_pieces rows_given(const struct kvl_row_table *t, const void *data, int32_t cap,
                                     int32_t n, bool writes)
 {
     return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)data,
@@ -433,7 +435,7 @@ static struct kvl_pieces rows_given(const struct kvl_table *t, const void *data,
 }
 
 /* A layer's rows as callers see them, without their places. */
-static struct kvl_rows rows_shape(const struct kvl_table *t, int32_t n_rows)
+static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 {
     size_t elem = elem_bytes(t->decl.elem, t->type);
     return (struct kvl_rows){ .row_bytes = (size_t)t->decl.row_elems * elem,
@@ -447,7 +449,7 @@ static struct kvl_rows rows_shape(const struct kvl_table *t, int32_t n_rows)
 }
 
 /* From one kv head to the next where rows have room for `cap` of them. */
-static size_t head_bytes(const struct kvl_table *t, int32_t cap)
+static size_t head_bytes(const struct kvl_row_table *t, int32_t cap)
 {
     size_t elem = elem_bytes(t->decl.elem, t->type);
     return t->decl.per_layer ? 0 : (size_t)cap * (size_t)t->decl.row_elems * elem;
@@ -457,8 +459,8 @@ static size_t head_bytes(const struct kvl_table *t, int32_t cap)
 static int rows_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
                      struct kvl_rows *out)
 {
-    struct kvl_table *t;
-    struct kvl_table_plane *p;
+    struct kvl_row_table *t;
+    struct kvl_row_plane *p;
     KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     int32_t n_rows = plane_rows(t, p);
     if (first < 0 || first > n_rows)
@@ -480,8 +482,8 @@ static int rows_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, i
 static int rows_hand_whole(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
                            const struct kvl_rows *rows)
 {
-    struct kvl_table *t;
-    struct kvl_table_plane *p;
+    struct kvl_row_table *t;
+    struct kvl_row_plane *p;
     KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     const struct kvl_pieces given =
         rows_given(t, rows->part[0].data, p->cap_tail, rows->n_rows, true);
@@ -492,8 +494,8 @@ static int rows_hand_whole(const struct kvl_pctx *ctx, int32_t table, int32_t la
 static int rows_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                        struct kvl_rows *out)
 {
-    struct kvl_table *t;
-    struct kvl_table_plane *p;
+    struct kvl_row_table *t;
+    struct kvl_row_plane *p;
     KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     if (is_live(t))
         return kvl_fail(ctx->err, KVL_EPOLICY,
@@ -522,8 +524,8 @@ static int rows_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
 static int rows_hand_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
                             const struct kvl_rows *rows)
 {
-    struct kvl_table *t;
-    struct kvl_table_plane *p;
+    struct kvl_row_table *t;
+    struct kvl_row_plane *p;
     KVL_TRY(find_plane(ctx, table, layer, &t, &p));
     int32_t cap_base = p->base ? p->base->cap_rows : 0;
     const struct kvl_pieces given[2] = {
@@ -543,8 +545,8 @@ int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, in
 int kvl_table_all(const struct kvl_pctx *ctx, int32_t table, int32_t layer, struct kvl_rows *out)
 {
     KVL_TRY(rows_from(ctx, table, layer, 0, out));
-    const struct kvl_table *t = ctx->host->table[table];
-    if (ctx->host->selecting || ctx->host->evicting)
+    const struct kvl_row_table *t = ctx->host->table[table];
+    if (ctx->host->phase == HOOK_SELECT || ctx->host->phase == HOOK_EVICT)
         count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
     return rows_hand_whole(ctx, table, layer, out);
 }
@@ -572,7 +574,7 @@ int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t la
                            struct kvl_rows *out)
 {
     KVL_TRY(rows_pieces(ctx, table, layer, n_rows, out));
-    const struct kvl_table *t = ctx->host->table[table];
+    const struct kvl_row_table *t = ctx->host->table[table];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     return KVL_OK;
 }
@@ -590,7 +592,7 @@ int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "%lld elements of table %d, want 0 or more, and a handle from plan",
                         (long long)n_elems, table);
-    const struct kvl_table *t = ctx->host->table[table];
+    const struct kvl_row_table *t = ctx->host->table[table];
     size_t bytes = elem_bytes(t->decl.elem, t->type);
     ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
     return KVL_OK;
