@@ -326,7 +326,7 @@ static void joins_add(const struct kvl_head *h, struct kvl_probs_join *joins, co
     }
 }
 
-/* Observe will get rows of all segments, filled once attention has run (forward.c). */
+/* Observe will get rows of all segments, filled by resolve_join. */
 static int joins_close(const struct kvl_head *h, struct kvl_probs_join *joins)
 {
     int32_t group = kvl_group(&h->e->model->shape), first = h->kv_head * group;

@@ -6,7 +6,7 @@
 
 #include "session_impl.h"
 
-/* ---- planned.c ------------------------------------------------------------------------------- */
+/* ---- plan/planned.c -------------------------------------------------------------------------- */
 
 struct kvl_row_decl {
     enum kvl_table_unit unit;
@@ -149,7 +149,7 @@ int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer);
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);
 
-/* ---- meta.c: tables of a policy --------------------------------------------------------------- */
+/* ---- table/table_rows.c: tables of a policy ------------------------------------------------------ */
 
 /* The first n_rows rows for operators alone, in two pieces, counted as read. */
 int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
@@ -317,7 +317,7 @@ int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
 /* A call that fails takes its marks along. */
 void kvl_marks_drop(struct kvl_engine *e);
 
-/* ---- compose.c ------------------------------------------------------------------------------------ */
+/* ---- hooks/compose.c -------------------------------------------------------------------------------- */
 
 /* An outer policy changes every selection, those that the inner one shares, too. */
 bool kvl_policy_reselects(const struct kvl_policy *policy);

@@ -9,7 +9,7 @@
  * attention of a chunk, whose log-sum-exp is kept, a second pass adds what its queries give to every
  * token.  A fork that goes on gets its own copy.
  *
- * KVL_OBS_MOMENTS: observe_more.c.  KVL_OBS_REPLAY: repeat.c. */
+ * KVL_OBS_MOMENTS: observe_moments.c.  KVL_OBS_REPLAY: repeat.c. */
 #include "policy_impl.h"
 
 #include <math.h>

@@ -423,17 +423,6 @@ static void count_rows(const struct kvl_pctx *ctx, const struct kvl_row_table *t
     ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
 }
 
-/* Pieces of n rows of every lane from `data` on; NULL: none. */
-static struct kvl_pieces rows_given(const struct kvl_row_table *t, const void *data, int32_t cap,
-                                    int32_t n, bool writes)
-{
-    return (struct kvl_pieces){ .data = (uint8_t *)(uintptr_t)data,
-                                .bytes = (size_t)n * t->row_bytes,
-                                .stride = (size_t)cap * t->row_bytes,
-                                .n = data && n > 0 ? t->n_lanes : 0,
-                                .writes = writes };
-}
-
 /* A layer's rows as callers see them, without their places. */
 static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 {
@@ -456,8 +445,8 @@ static size_t head_bytes(const struct kvl_row_table *t, int32_t cap)
 }
 
 /* Rows `first` and up in one piece: what comes before may stay shared. */
-static int rows_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
-                     struct kvl_rows *out)
+int kvl_table_operand_out(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
+                          struct kvl_rows *out)
 {
     struct kvl_row_table *t;
     struct kvl_row_plane *p;
@@ -478,21 +467,27 @@ static int rows_from(const struct kvl_pctx *ctx, int32_t table, int32_t layer, i
     return KVL_OK;
 }
 
-/* The host may look at what rows_from gave, and write it. */
-static int rows_hand_whole(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
-                           const struct kvl_rows *rows)
+/* The host may look at n parts of rows, and write them if `writes`: on a GPU they come over when the hook looks. */
+static int rows_hand(const struct kvl_pctx *ctx, int32_t table, const struct kvl_rows *rows,
+                     int32_t n, bool writes)
 {
-    struct kvl_row_table *t;
-    struct kvl_row_plane *p;
-    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
-    const struct kvl_pieces given =
-        rows_given(t, rows->part[0].data, p->cap_tail, rows->n_rows, true);
-    return kvl_hand(ctx->host->session, &given, 1, ctx->err);
+    const struct kvl_row_table *t = ctx->host->table[table];
+    struct kvl_pieces given[2];
+    for (int32_t i = 0; i < n; i++) {
+        bool none = !rows->part[i].data || rows->part[i].n_rows == 0;
+        given[i] = (struct kvl_pieces){ .data = rows->part[i].data,
+                                        .bytes = (size_t)rows->part[i].n_rows * t->row_bytes,
+                                        .stride = rows->column_bytes > 0 ? rows->column_bytes
+                                                                         : rows->part[i].head_bytes,
+                                        .n = none ? 0 : t->n_lanes,
+                                        .writes = writes };
+    }
+    return kvl_hand(ctx->host->session, given, n, ctx->err);
 }
 
 /* The first n_rows rows of every kv head, in as many pieces as they lie in: nothing is copied. */
-static int rows_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
-                       struct kvl_rows *out)
+int kvl_table_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                      struct kvl_rows *out)
 {
     struct kvl_row_table *t;
     struct kvl_row_plane *p;
@@ -520,60 +515,33 @@ static int rows_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
     return KVL_OK;
 }
 
-/* The host may look at what rows_pieces gave. */
-static int rows_hand_pieces(const struct kvl_pctx *ctx, int32_t table, int32_t layer,
-                            const struct kvl_rows *rows)
-{
-    struct kvl_row_table *t;
-    struct kvl_row_plane *p;
-    KVL_TRY(find_plane(ctx, table, layer, &t, &p));
-    int32_t cap_base = p->base ? p->base->cap_rows : 0;
-    const struct kvl_pieces given[2] = {
-        rows_given(t, rows->part[0].data, cap_base, rows->part[0].n_rows, false),
-        rows_given(t, rows->part[1].data, p->cap_tail, rows->part[1].n_rows, false)
-    };
-    return kvl_hand(ctx->host->session, given, 2, ctx->err);
-}
-
 int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
                     struct kvl_rows *out)
 {
-    KVL_TRY(rows_from(ctx, table, layer, first, out));
-    return rows_hand_whole(ctx, table, layer, out);
+    KVL_TRY(kvl_table_operand_out(ctx, table, layer, first, out));
+    return rows_hand(ctx, table, out, 1, true);
 }
 
 int kvl_table_all(const struct kvl_pctx *ctx, int32_t table, int32_t layer, struct kvl_rows *out)
 {
-    KVL_TRY(rows_from(ctx, table, layer, 0, out));
+    KVL_TRY(kvl_table_operand_out(ctx, table, layer, 0, out));
     const struct kvl_row_table *t = ctx->host->table[table];
     if (ctx->host->phase == HOOK_SELECT || ctx->host->phase == HOOK_EVICT)
         count_rows(ctx, t, rows_to_read(ctx->host->session, t, kvl_layer_of(ctx, layer)));
-    return rows_hand_whole(ctx, table, layer, out);
+    return rows_hand(ctx, table, out, 1, true);
 }
 
 int kvl_table_peek(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                    struct kvl_rows *out)
 {
-    KVL_TRY(rows_pieces(ctx, table, layer, n_rows, out));
-    return rows_hand_pieces(ctx, table, layer, out);
-}
-
-int kvl_table_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
-                      struct kvl_rows *out)
-{
-    return rows_pieces(ctx, table, layer, n_rows, out);
-}
-
-int kvl_table_operand_out(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
-                          struct kvl_rows *out)
-{
-    return rows_from(ctx, table, layer, first, out);
+    KVL_TRY(kvl_table_operand(ctx, table, layer, n_rows, out));
+    return rows_hand(ctx, table, out, 2, false);
 }
 
 int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
                            struct kvl_rows *out)
 {
-    KVL_TRY(rows_pieces(ctx, table, layer, n_rows, out));
+    KVL_TRY(kvl_table_operand(ctx, table, layer, n_rows, out));
     const struct kvl_row_table *t = ctx->host->table[table];
     count_rows(ctx, t, (int64_t)n_rows * (int64_t)t->n_lanes);
     return KVL_OK;
@@ -583,7 +551,7 @@ int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int
                    struct kvl_rows *out)
 {
     KVL_TRY(kvl_table_read_operand(ctx, table, layer, n_rows, out));
-    return rows_hand_pieces(ctx, table, layer, out);
+    return rows_hand(ctx, table, out, 2, false);
 }
 
 int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
