@@ -7,6 +7,7 @@ enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the h
 
 /* ---- attach ---------------------------------------------------------------------------------------- */
 
+/* Rows for all positions of the context are there from the start; they are zero until a hook writes them. */
 static int attach_tables(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
@@ -49,6 +50,7 @@ static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
     return true;
 }
 
+/* From here on sessions at other budgets may share the rows. */
 static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 {
     for (int32_t i = 0; i < s->planned->p.n_tables; i++)
@@ -58,6 +60,7 @@ static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* State, host tier and the marks of the mask oracle: whatever else a session has under a policy. */
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
@@ -70,6 +73,7 @@ static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 }
 
 /* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
+/* In the layout of a prefill, so that append need not know where its keys come from. */
 static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
                        int32_t n, float *out, struct kvl_err *err)
 {
@@ -90,6 +94,7 @@ static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part pa
     return KVL_OK;
 }
 
+/* Chunk by chunk through one layer, since memory for a whole context would be as large as the cache itself. */
 static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -160,6 +165,8 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
     return KVL_OK;
 }
 
+/* What a policy asks for that this engine or session cannot give is refused here, by name, before anything is
+ * changed. */
 static int attach_check(const struct kvl_session *s, const struct kvl_planned *planned,
                         struct kvl_err *err)
 {
@@ -190,6 +197,8 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     return attach_check_observers(s, planned, err);
 }
 
+/* The context that a policy prefilled itself is complete. Reads of tables on the way are no part of what a
+ * token costs. */
 int kvl_attach_context(struct kvl_session *s, struct kvl_err *err)
 {
     int32_t n_layers = s->engine->model->shape.n_layers;

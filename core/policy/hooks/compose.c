@@ -29,6 +29,7 @@ struct composed_opts {
     enum kvl_replay replay[N_PARTS];
 };
 
+/* The state of the inner part begins where any type may begin. */
 static size_t aligned(size_t n)
 {
     return (n + COMPOSE_ALIGN - 1) / COMPOSE_ALIGN * COMPOSE_ALIGN;
@@ -44,6 +45,7 @@ bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy *
     return true;
 }
 
+/* Whether an outer select hook changes what the inner one chose: a trace then shows the outer's lists. */
 bool kvl_policy_reselects(const struct kvl_policy *policy)
 {
     const struct kvl_composed *c = policy->composed;
@@ -52,6 +54,7 @@ bool kvl_policy_reselects(const struct kvl_policy *policy)
 
 /* ---- plan ---------------------------------------------------------------------------------- */
 
+/* Options of both parts are one struct for parsing, sweeps and logs; each part gets its own piece of it. */
 static void *part_opts(const struct kvl_composed *c, const void *opts, int i)
 {
     return (uint8_t *)(uintptr_t)opts + c->opts_at[i];
@@ -91,6 +94,8 @@ static enum kvl_replay compose_replay(const struct kvl_composed *c, const struct
     return want;
 }
 
+/* The outer part plans first, for it says what budget the inner one gets; parts share the plan's tables and
+ * observers. What only one of them can want is the one's that has the hook. */
 static int compose_plan(struct kvl_plan *plan)
 {
     const struct kvl_composed *c = plan->p->policy->composed;
@@ -121,6 +126,7 @@ static int compose_plan(struct kvl_plan *plan)
 
 /* ---- hooks --------------------------------------------------------------------------------- */
 
+/* By the session and not by the options, which a part sees as its own. */
 static const struct kvl_composed *composed_here(const struct kvl_pctx *ctx)
 {
     return ctx->host->session->planned->policy->composed;
@@ -173,6 +179,7 @@ static int compose_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
+/* A layer is dense where either says so. Weights are made where a part that observes wants them. */
 static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
 {
     const struct kvl_composed *c = composed_here(ctx);
@@ -197,6 +204,7 @@ static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores 
     return c->part[i]->score(&part, layer, scores);
 }
 
+/* A selection that was changed is of this step: shared, it would be handed out without asking the outer part. */
 static int compose_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {

@@ -1,6 +1,7 @@
 /* Scores of policies: the best of rows, softmax, products, one list of several. */
 #include "policy_impl.h"
 
+/* Errors of operators have no text: here is what was asked. */
 int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n, int32_t k,
              int32_t *index)
 {
@@ -12,6 +13,8 @@ int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "the %d best of %d scores", k, n);
 }
 
+/* Before softmax or sums of estimates: the model caps its logits, and weights of uncapped ones would not be
+ * comparable. */
 int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n)
 {
     if (!(ctx->shape->cap > 0)) return KVL_OK;
@@ -28,6 +31,7 @@ int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n)
         &(struct kvl_softmax_args){ .x = x, .stride = (size_t)n, .n_rows = n_rows, .n = n });
 }
 
+/* With the rows of a plain matrix, as the operators want a weight. */
 int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
                 int32_t n_rows, int32_t n_cols, float *y)
 {
@@ -44,6 +48,7 @@ int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const flo
     return ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = x, .w = &rows, .n = n });
 }
 
+/* MEAN_Q is of another operator; a sum over no list is nothing. */
 static int scores_reduce(const struct kvl_pctx *ctx, const float *x, int32_t n_lists, int32_t n_out,
                          int32_t n, enum kvl_reduce reduce, float *score)
 {

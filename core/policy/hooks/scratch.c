@@ -1,6 +1,8 @@
 /* Memory of a hook, which is given back when it returns. */
 #include "policy_impl.h"
 
+/* One more item than was asked for: n = 0 gets an address, too. The arena keeps its size over hooks, so that
+ * decoding allocates nothing. */
 int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item, void **out)
 {
     bool fits = n <= SIZE_MAX / 8;

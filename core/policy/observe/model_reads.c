@@ -1,6 +1,7 @@
 /* What policies ask of the model and its text: queries, rotation, weights of a query, sizes, tokens. */
 #include "policy_impl.h"
 
+/* By the model's own frequencies for that layer and this length of sessions, whatever a method assumes of RoPE. */
 int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t n_heads,
                int32_t pos, float *y)
 {
@@ -20,6 +21,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
                                  .head_dim = ctx->shape->head_dim });
 }
 
+/* As layer.c makes a query, with bias and norm. The weight is counted as read: that is what the guess costs. */
 int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_t pos,
                       float *q)
 {
@@ -46,11 +48,13 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     return kvl_rotate(ctx, layer, q, ctx->shape->n_heads, pos, q);
 }
 
+/* Key and value as they are stored, not as hooks see them. */
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
 {
     return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
 }
 
+/* Needs lanes in order: the weights are by slot, and the caller takes slots for positions. */
 int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, float *probs, int32_t n)
 {
@@ -74,6 +78,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_lane_probs(e, ctx->ops, kvl_layer_of(ctx, step->layer), q->q, probs, n);
 }
 
+/* Whoever looks at the text says so in its capabilities, and with it in its card. */
 static int tokens_check(const struct kvl_pctx *ctx)
 {
     const struct kvl_policy *p = ctx->host->session->planned->policy;
@@ -90,6 +95,7 @@ int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n)
     return KVL_OK;
 }
 
+/* No error to give back: a policy without the capability sees tokens of no class. */
 uint32_t kvl_token_class(const struct kvl_pctx *ctx, int32_t id)
 {
     const struct kvl_tokenizer *t = ctx->host->session->engine->model->tokenizer;

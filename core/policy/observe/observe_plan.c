@@ -18,6 +18,7 @@ bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer 
     return false;
 }
 
+/* Sorted, so that the same observers are the same set, in whatever order policies ask for them. */
 int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_observer_set *from,
                            struct kvl_err *err)
 {
@@ -49,6 +50,8 @@ static const int32_t observer_range[][2] = {
     [KVL_OBS_REPLAY] = { 1, 65536 },     [KVL_OBS_REPLAY_PLUS] = { 1, 65536 },
 };
 
+/* A policy that prefills itself has no second pass over the context: only queries that go by can be kept for
+ * it. */
 int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param)
 {
     if (plan->own_prefill && (what != KVL_OBS_WINDOW || !plan->p->policy->prefill_mask))

@@ -5,6 +5,7 @@
 
 enum { READ_BATCH = 64 };
 
+/* A method names lanes and positions, so everything is checked at run time. */
 static int read_check(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
                       bool raw)
 {
@@ -47,6 +48,8 @@ static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t
     return room;
 }
 
+/* In batches, whose slots are looked up together and read in runs: positions that follow each other mostly lie
+ * so. Counted by what was asked for, not by runs. */
 static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const struct read_which *w, enum kvl_kv_part part, float *out)
 {
@@ -96,6 +99,7 @@ int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_he
                      KVL_PART_V, out);
 }
 
+/* A copy in the step arena, since the lane itself may have another order. */
 int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,
              int32_t *n)
 {

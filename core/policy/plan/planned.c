@@ -109,6 +109,7 @@ static int planned_spread(struct kvl_planned *p, int32_t n_layers, struct kvl_er
     return KVL_OK;
 }
 
+/* After options are known and before plan: sizes that are auto can count on the least budget. */
 static int planned_check_budget(const struct kvl_planned *p, const struct kvl_shape *shape,
                                 struct kvl_err *err)
 {
@@ -133,6 +134,9 @@ static int planned_check_positions(const struct kvl_policy *policy, const struct
                     "turn with their position; want a model with RoPE");
 }
 
+/* In order: options as text become a struct; what the model and the budget forbid is refused; the policy plans;
+ * what it said is checked once more, whatever it returned. `options` is printed last, since plan writes back
+ * what was auto. */
 static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, const char *options,
                         int32_t context_tok, struct kvl_err *err)
 {
@@ -222,6 +226,7 @@ int kvl_planned_create(const struct kvl_policy *policy, const struct kvl_shape *
                           policy->prefill == KVL_PREFILL_OWN, out, err);
 }
 
+/* Only a policy that can read its context itself; the engine then keeps no prefill for it. */
 int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_shape *shape,
                            const char *options, int32_t budget_tok, int32_t context_tok,
                            struct kvl_planned **out, struct kvl_err *err)

@@ -25,6 +25,7 @@ struct kvl_keep {
     struct kvl_keep *next; /* of those that wait for the end of a step */
 };
 
+/* -1 names all heads; that the lanes may hold different positions is each call's own concern. */
 static int keep_heads(struct kvl_keep *keep, int32_t kv_head, int32_t *from, int32_t *to)
 {
     if (kv_head < -1 || kv_head >= keep->n_heads)
@@ -35,6 +36,7 @@ static int keep_heads(struct kvl_keep *keep, int32_t kv_head, int32_t *from, int
     return KVL_OK;
 }
 
+/* Ranges name positions that may be gone already: they keep what is there. So only their bounds are checked. */
 int kvl_keep_range(struct kvl_keep *keep, int32_t kv_head, int32_t first, int32_t last)
 {
     int32_t from = 0, to = 0;
@@ -93,6 +95,8 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
     return KVL_OK;
 }
 
+/* Nothing is chosen yet: heads whose scores lie in a row are chosen by one operator, once all of them are known
+ * (keep_choose). */
 int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n, int32_t k)
 {
     int32_t from = 0, to = 0, n_live;
@@ -178,6 +182,7 @@ static int keep_fill(struct kvl_keep *keep)
 
 /* ---- carrying it out ---------------------------------------------------------------------------- */
 
+/* The mask oracle evicts nothing: it marks, and full attention leaves out what is marked. */
 static void mask_out(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
                      int32_t n_live, const int32_t *pos, int32_t n)
 {
@@ -204,6 +209,7 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
     return kvl_tap_keep(s, layer, kv_head, pos, n);
 }
 
+/* At most KEEP_RANGES of them, in any order. */
 static bool in_ranges(const struct keep_head *k, int32_t pos)
 {
     for (int32_t i = 0; i < k->n_ranges; i++)
@@ -262,6 +268,7 @@ static bool keep_waits(const struct kvl_keep *keep)
     return false;
 }
 
+/* All lists are filled before the first lane is cut: live positions are of the lanes as they were. */
 static int keep_lanes(struct kvl_keep *keep)
 {
     KVL_TRY(keep_fill(keep));
@@ -278,6 +285,9 @@ static int moves_go(struct kvl_engine *e, int rc, struct kvl_err *err)
     return rc == KVL_OK ? kvl_row_table_settle(e, err) : rc;
 }
 
+/* Lanes move their blocks together, and not one by one: on a GPU that is one launch for a layer. What a hook
+ * that ran ahead of the device left to kvl_keep_top waits until the step's results are there, for all layers at
+ * once. */
 int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool late)
 {
     struct kvl_engine *e = s->engine;
@@ -306,6 +316,7 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool lat
     return moves_go(e, keep_lanes(keep), keep->err);
 }
 
+/* Errors of the late part are those of the evict hook, whose layer they name. */
 int kvl_evict_late(struct kvl_engine *e, struct kvl_err *err)
 {
     int rc = KVL_OK;
@@ -319,6 +330,7 @@ int kvl_evict_late(struct kvl_engine *e, struct kvl_err *err)
     return rc;
 }
 
+/* Also after a step that failed, whose lists are of sessions that may be gone by the next. */
 void kvl_evict_forget(struct kvl_engine *e)
 {
     e->late_first = NULL;
@@ -337,6 +349,7 @@ static int32_t scores_keep(const struct kvl_scores *sc, int32_t kv_head)
     return KVL_MIN(n, sc->n_tok);
 }
 
+/* Protected tokens are kept whatever they score, so they must fit; lanes may keep different numbers. */
 static int scores_check(const struct kvl_scores *sc, int32_t n_kv_heads, struct kvl_err *err)
 {
     int64_t guarded = (int64_t)sc->protect_first + sc->protect_last;
@@ -404,6 +417,7 @@ static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32
     return KVL_OK;
 }
 
+/* Every lane was chosen before the first is cut, so that a NaN in the last evicts nothing from the others. */
 static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_scores *sc,
                         int32_t **pos)
 {
@@ -417,6 +431,8 @@ static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_s
     return kvl_row_table_settle(s->engine, s->ctx.err);
 }
 
+/* Lanes that keep as many are chosen by one operator. Where everything stays, nothing is told to a trace: no
+ * scores were needed. */
 int kvl_score_layer(struct kvl_session *s, int32_t layer)
 {
     struct kvl_engine *e = s->engine;

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+/* A policy that names nothing reads everything: the hook may return at once where a budget holds all. */
 void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
                   struct kvl_err *err)
 {
@@ -47,6 +48,7 @@ static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t pa
     return KVL_OK;
 }
 
+/* Lists are numbered by the scope: one for the layer, one per kv head or per query head. */
 static int sel_check_list(const struct kvl_sel *sel, const struct kvl_segment *g, int32_t list)
 {
     if (list >= 0 && list < g->n_lists) return KVL_OK;
@@ -54,6 +56,7 @@ static int sel_check_list(const struct kvl_sel *sel, const struct kvl_segment *g
                     g->n_lists - 1, scope_name(g->scope));
 }
 
+/* Items once per list: two calls would have to be merged, and a method that makes them twice is likely wrong. */
 static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list,
                         struct kvl_sel_list **out)
 {
@@ -64,6 +67,7 @@ static int sel_list_for(struct kvl_sel *sel, struct kvl_segment *g, int32_t list
     return KVL_OK;
 }
 
+/* Checked when they are given, and not when they are used: the message then names the call of the method. */
 static int sel_check_items(struct kvl_sel *sel, const char *what, const int32_t *item, int32_t n,
                            int32_t limit)
 {
@@ -79,12 +83,14 @@ static int sel_check_items(struct kvl_sel *sel, const char *what, const int32_t 
     return KVL_OK;
 }
 
+/* Items beside ranges are brought into one order once the selection is complete (sel_mix). */
 static void sel_has_items(struct kvl_sel_list *l)
 {
     l->given = l->items = true;
     l->loose = l->range != NULL;
 }
 
+/* Copied: scratch of the method lives as long as its hook, the selection until attention has run. */
 static int sel_copy_items(struct kvl_sel *sel, struct kvl_sel_list *l, const int32_t *item,
                           int32_t n)
 {
@@ -102,6 +108,7 @@ static int32_t pages_of(int32_t n_pos, int32_t page_tok)
     return n_pos / page_tok + (n_pos % page_tok != 0);
 }
 
+/* On a GPU that runs behind the hook the list is waited for, and nothing else is. */
 int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const int32_t *pos,
                    int32_t n)
 {
@@ -141,6 +148,8 @@ static int sel_range_room(struct kvl_sel *sel, struct kvl_sel_list *l)
     return KVL_OK;
 }
 
+/* Ranges that come in order and apart stay as they are, and one that goes on from the last makes it longer;
+ * others are sorted later. `open` is what lets a shared range grow with the steps that it serves. */
 static int sel_add_range(struct kvl_sel *sel, struct kvl_sel_list *l, int32_t first, int32_t last)
 {
     if (l->log_weight || l->keys)
@@ -159,6 +168,7 @@ static int sel_add_range(struct kvl_sel *sel, struct kvl_sel_list *l, int32_t fi
     return KVL_OK;
 }
 
+/* KVL_ALL_LISTS is resolved here, so that lists that differ in their items may share ranges. */
 int kvl_sel_range(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int32_t first,
                   int32_t last)
 {
@@ -321,6 +331,7 @@ int kvl_sel_top_tokens(struct kvl_sel *sel, enum kvl_scope scope, const float *s
     return sel_top(sel, scope, 1, score, n, (size_t)n, k, -1);
 }
 
+/* The newest page is forced in and does not compete: it is not full, and its score says little. */
 int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *score,
                       int32_t n_pages, int32_t k, int32_t page_tok, bool last)
 {
@@ -334,6 +345,7 @@ int kvl_sel_top_pages(struct kvl_sel *sel, enum kvl_scope scope, const float *sc
                    k - (last ? 1 : 0), forced);
 }
 
+/* Keys are stored as RoPE turned them. Other positions turn them anew, which needs those before it. */
 int kvl_sel_positions(struct kvl_sel *sel, enum kvl_pos_mode mode, int32_t arg)
 {
     if (mode < KVL_POS_ORIGINAL || mode > KVL_POS_GROUPED)
@@ -360,6 +372,7 @@ int kvl_sel_query_position(struct kvl_sel *sel, int32_t pos)
     return KVL_OK;
 }
 
+/* A list with weights has no ranges: a weight belongs to an item, and ranges are merged. */
 int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
                         const float *log_weight, int32_t n)
 {
@@ -382,6 +395,8 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
     return KVL_OK;
 }
 
+/* Carried out behind all merges (engine/resolve.c); checked here, since a NaN would spoil the layer and not the
+ * list. */
 int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value)
 {
     const struct kvl_shape *sh = &sel->s->engine->model->shape;
@@ -416,6 +431,7 @@ int kvl_sel_segment(struct kvl_sel *sel)
     return KVL_OK;
 }
 
+/* Layers as the policy counts them, kept as the model does: in between may lie layers of a window. */
 int kvl_sel_share(struct kvl_sel *sel, int32_t layer_last, int32_t n_steps)
 {
     const struct kvl_planned *p = sel->s->planned;
@@ -459,6 +475,8 @@ static int sel_check_keys(const struct kvl_sel *sel, const struct kvl_segment *g
     return KVL_OK;
 }
 
+/* What belongs together can only be checked when all of it was said. What is of this query, layer or step alone
+ * cannot be shared with others. */
 int kvl_sel_complete(struct kvl_sel *sel)
 {
     if (sel->pseudo && sel->share_steps > 0)

@@ -42,6 +42,7 @@ static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, floa
     return KVL_OK;
 }
 
+/* gemm and gemv sum in another order: which of them, is the method's to say. */
 static int scores_product(const struct kvl_pctx *ctx, bool gemm, const float *q,
                           const struct kvl_weight *w, float *y)
 {
@@ -69,6 +70,7 @@ static int scores_list(const struct kvl_pctx *ctx, const struct kvl_table_scores
     return KVL_OK;
 }
 
+/* Shared and own rows are two matrices: the product of the second goes behind that of the first. */
 int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s)
 {
     struct kvl_rows rows;
@@ -119,6 +121,7 @@ int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl
                                         .page_tok = page_tok });
 }
 
+/* One call for both pieces, of which the second hangs on the first: on a GPU that is one launch. */
 int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *b)
 {
     struct kvl_rows rows;

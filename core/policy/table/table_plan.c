@@ -14,6 +14,7 @@ static int table_layers(struct kvl_plan *plan, const uint8_t *layers, struct kvl
     return KVL_OK;
 }
 
+/* Checked in plan, so that a wrong table is refused before a context was prefilled for it. */
 int kvl_plan_table_desc(struct kvl_plan *plan, const struct kvl_table_desc *desc, int32_t *out)
 {
     struct kvl_plan_private *p = plan->p;

@@ -38,11 +38,13 @@ struct kvl_row_plane {
     int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
 };
 
+/* Rows of live tokens follow evictions; all others are numbered by position or lane. */
 static bool is_live(const struct kvl_row_table *t)
 {
     return t->decl.unit == KVL_UNIT_LIVE;
 }
 
+/* A page that has begun has a row. */
 static int32_t table_rows(const struct kvl_row_decl *d, int32_t n_pos)
 {
     if (d->unit == KVL_UNIT_LANE) return 1;
@@ -64,6 +66,7 @@ static void *rows_alloc(const struct kvl_row_table *t, int32_t n_rows)
     return p;
 }
 
+/* Of a discrete device rows lie in its memory, which the host sees pieces of (kvl_hand). */
 static void rows_free(const struct kvl_device *dev, void *rows)
 {
     if (dev->discrete)
@@ -93,6 +96,7 @@ static int32_t plane_rows(const struct kvl_row_table *t, const struct kvl_row_pl
     return n;
 }
 
+/* A base goes with the last session that reads it, however long the one that wrote it is gone. */
 static void base_unref(struct kvl_row_base *b)
 {
     if (!b || --b->n_refs > 0) return;
@@ -111,6 +115,7 @@ static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
     }
 }
 
+/* A plane is what one layer has: sharing, growth and eviction go layer by layer. */
 static int table_planes(struct kvl_row_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
@@ -164,6 +169,7 @@ void kvl_row_table_destroy(struct kvl_row_table *t)
     kvl_free(t);
 }
 
+/* Counts only. Memory comes when a hook asks for the rows, since many layers never do. */
 void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos)
 {
     t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
@@ -171,6 +177,7 @@ void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos)
     for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
 
+/* What the method needs, shared rows too: a fork reports as much as its parent. */
 size_t kvl_row_table_bytes(const struct kvl_row_table *t)
 {
     size_t rows = 0;
@@ -228,6 +235,7 @@ static int plane_freeze(const struct kvl_row_table *t, struct kvl_row_plane *p)
     return KVL_OK;
 }
 
+/* The tail is copied, the base is shared: a fork costs what was written since the last one. */
 static int plane_fork(const struct kvl_row_table *t, const struct kvl_row_plane *from,
                       struct kvl_row_plane *to)
 {
@@ -247,6 +255,7 @@ static int plane_fork(const struct kvl_row_table *t, const struct kvl_row_plane 
     return KVL_OK;
 }
 
+/* The parent gives its rows to a base first, so that both read the same memory from here on. */
 int kvl_row_table_fork(const struct kvl_engine *e, struct kvl_row_table *from,
                        struct kvl_row_table **out)
 {
@@ -264,6 +273,7 @@ int kvl_row_table_fork(const struct kvl_engine *e, struct kvl_row_table *from,
     return KVL_OK;
 }
 
+/* A layer whose rows attach never wrote is blank: it can be shared without having memory. */
 int kvl_row_table_freeze(struct kvl_row_table *t)
 {
     for (int32_t i = 0; i < t->decl.n_layers; i++) {
@@ -275,6 +285,7 @@ int kvl_row_table_freeze(struct kvl_row_table *t)
     return KVL_OK;
 }
 
+/* Rows of another length would be of another context. */
 static bool plane_serves(const struct kvl_row_plane *p, int32_t n_rows)
 {
     return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
@@ -317,6 +328,7 @@ static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
     return KVL_OK;
 }
 
+/* Columns close ranks as lanes do. On a device all lanes of a step go in one launch (kvl_row_table_settle). */
 static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl_row_plane *p,
                       int32_t kv_head, const int32_t *live, int32_t n_live, const int32_t *pos,
                       int32_t n)
@@ -418,6 +430,7 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_row_ta
     return sum;
 }
 
+/* What a hook reads of tables is the method's cost beside keys and values: index_read_bytes. */
 static void count_rows(const struct kvl_pctx *ctx, const struct kvl_row_table *t, int64_t n_rows)
 {
     ctx->host->session->count.index_read_bytes += n_rows * (int64_t)t->row_bytes;
@@ -522,6 +535,7 @@ int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, in
     return rows_hand(ctx, table, out, 1, true);
 }
 
+/* In hooks that build or observe nothing is counted: they write, and writing is no reading. */
 int kvl_table_all(const struct kvl_pctx *ctx, int32_t table, int32_t layer, struct kvl_rows *out)
 {
     KVL_TRY(kvl_table_operand_out(ctx, table, layer, 0, out));
