@@ -25,6 +25,8 @@ void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err)
     kvl_watch_policy(s->engine, s->planned->policy->name);
 }
 
+/* The hook may look at all that operators wrote, so the device is waited for. kvl_step_hook_begin is the way
+ * around. */
 int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
 {
     kvl_hook_enter(s, err);
@@ -87,6 +89,7 @@ static struct kvl_pieces floats_given(const float *x, int32_t n, int32_t dim)
 }
 
 /* What a hook gets of n tokens. */
+/* Queries and inputs are on the device; a hook that does not look leaves them there. */
 static int hand_query(struct kvl_session *s, const struct kvl_query *q, int32_t n)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -107,11 +110,13 @@ static int hand_keys(struct kvl_session *s, const float *k, const float *v, int3
 
 /* ---- hooks that make and end a session -------------------------------------------------------------- */
 
+/* No session yet: errors are put in order by who plans (planned.c). */
 int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan)
 {
     return policy->plan ? policy->plan(plan) : KVL_OK;
 }
 
+/* Once per session; forks take the opened state along. */
 int kvl_call_open(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
@@ -131,6 +136,7 @@ int kvl_call_report(struct kvl_session *s, struct kvl_report *report, struct kvl
 
 /* ---- hooks of the complete context -------------------------------------------------------------------- */
 
+/* Keys of the chunk are stored already, so that a mask can be made of them. */
 int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_prefill_mask *mask,
                           struct kvl_err *err)
@@ -146,6 +152,7 @@ int kvl_call_prefill_mask(struct kvl_session *s, const struct kvl_step *step,
     return kvl_hook_done(s, "prefill_mask", step->layer, rc);
 }
 
+/* Keys come from the store, in order, for all that is in it. */
 int kvl_call_replay(struct kvl_session *s, const struct kvl_step *step, const float *k,
                     const float *v, struct kvl_err *err)
 {
@@ -207,6 +214,7 @@ int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, cons
     return kvl_hook_done(s, "append", step->layer, rc);
 }
 
+/* Asked for every layer and token, so it waits for nothing and may not look. */
 int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct kvl_err *err)
 {
     const struct kvl_step seen = seen_step(s, step);
@@ -215,6 +223,7 @@ int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct
     return s->planned->policy->schedule(&s->ctx, &seen);
 }
 
+/* A selection is complete and saved before the next layer can ask for it. */
 int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
                     const struct kvl_query *q, struct kvl_sel *sel, struct kvl_err *err)
 {
@@ -231,6 +240,7 @@ int kvl_call_select(const struct kvl_row *row, const struct kvl_step *step,
     return kvl_hook_done(s, "select", step->layer, rc);
 }
 
+/* Weights lie on the device until the hook looks at them. */
 int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, struct kvl_err *err)
 {
     struct kvl_session *s = row->s;
@@ -241,6 +251,7 @@ int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, str
     return kvl_hook_done(s, "observe", step->layer, rc);
 }
 
+/* kvl_evict_layer begins and ends it: what is kept is part of the same hook. */
 int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct kvl_step seen = seen_step(s, step);

@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+/* Of all layers of the model, those of a window too, so that a layer's place follows from its number. */
 static size_t ring_floats(const struct kvl_engine *e, int32_t window)
 {
     const struct kvl_shape *sh = &e->model->shape;
@@ -37,6 +38,7 @@ static size_t moment_sums(const struct kvl_engine *e)
     return column_floats(e, e->model->shape.head_dim);
 }
 
+/* The upper triangle: a covariance is symmetric. */
 static size_t moment_products(const struct kvl_engine *e)
 {
     return moment_sums(e) * ((size_t)e->model->shape.head_dim + 1) / 2;
@@ -78,6 +80,7 @@ static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, in
     return KVL_OK;
 }
 
+/* Exactly what the set asks for: a sweep without observers keeps nothing. */
 static int observers_alloc(const struct kvl_engine *e, const struct kvl_observer_set *set,
                            int32_t n_tok, struct kvl_observers **out)
 {
@@ -101,6 +104,7 @@ int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out)
     return observers_alloc(e, &e->desc.observers, 0, out);
 }
 
+/* A fork shares them until one side prefills on; most forks never do. */
 struct kvl_observers *kvl_observers_ref(struct kvl_observers *o)
 {
     if (o) o->n_refs++;
@@ -139,6 +143,7 @@ static int observer_copy(const struct kvl_observers *o, void *to, const void *fr
     return o->dev->copy(to, from, bytes, KVL_STREAM_MAIN);
 }
 
+/* Row by row, for the copy has rows of another length. */
 static int columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
                         const struct kvl_observers *from)
 {
@@ -168,6 +173,7 @@ static bool has_columns(const struct kvl_observer_set *set)
     return false;
 }
 
+/* Masses and repetitions were computed from the context as it was, so they go in any case. */
 int kvl_observers_own(struct kvl_engine *e, struct kvl_observers **o, int32_t n_tok)
 {
     bool fits = !has_columns(&(*o)->set) || (*o)->n_tok == n_tok;
@@ -190,6 +196,7 @@ int kvl_observers_own(struct kvl_engine *e, struct kvl_observers **o, int32_t n_
     return rc;
 }
 
+/* With the log-sum-exp that attention stored, the second pass needs no maximum and no sum of its own. */
 int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                       const float *q, const float *lse, int32_t n)
 {
@@ -240,6 +247,7 @@ static int ring_unknown(const struct kvl_engine *e, const struct kvl_observers *
     return KVL_OK;
 }
 
+/* The counter moves on with the last layer, so that all layers of a chunk write the same places. */
 int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t layer, const float *q,
                       const float *lse, int32_t n)
 {
@@ -280,6 +288,8 @@ static int window_rows(struct kvl_engine *e, const struct kvl_observers *o, cons
                            (size_t)(window - first) * row * sizeof *to);
 }
 
+/* Without the log-sum-exps of all of the window's queries (a context that was read back, or a mask) the
+ * operator makes its own. */
 static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, float *mass)
 {
     struct kvl_engine *e = s->engine;
@@ -306,6 +316,7 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
                                                                .bf16 = kvl_prefills_bf16(e) });
 }
 
+/* Computed once for all policies and budgets of a sweep; there are few, so a list will do. */
 static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t layer,
                                         int32_t window, int32_t n_tok)
 {
@@ -347,6 +358,8 @@ int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
+/* What plan did not ask for may be there for another policy: it is refused all the same, or answers would
+ * depend on the sweep. */
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window)
 {
     struct kvl_session *s = ctx->host->session;
@@ -417,6 +430,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     return KVL_OK;
 }
 
+/* Brought to the host as a whole layer: methods read it there. */
 int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                     int32_t param, const float **sums, int32_t *n_tok)
 {

@@ -11,6 +11,7 @@ int32_t kvl_scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
                                     : (scope == KVL_SCOPE_KV_HEAD ? sh->n_kv_heads : sh->n_heads);
 }
 
+/* Of one session: forks of it are not listened to unless they are given a tap of their own. */
 void kvl_session_tap(struct kvl_session *s, const struct kvl_tap *tap)
 {
     s->tap = tap ? *tap : (struct kvl_tap){ 0 };
@@ -24,6 +25,7 @@ static int32_t tap_index(const struct kvl_session *s, int32_t pos)
 
 /* ---- reads ----------------------------------------------------------------------------------------- */
 
+/* In the step arena: a tap that wants more than one layer copies. */
 int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out)
 {
     size_t heads = (size_t)e->model->shape.n_heads;
@@ -60,6 +62,7 @@ static int reads_merge(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_
     return KVL_OK;
 }
 
+/* One segment is the usual case, and is not copied. */
 int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head, const int32_t *pos,
                   const float *log_weight, int32_t n)
 {
@@ -70,6 +73,8 @@ int kvl_reads_add(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_head,
     return KVL_OK;
 }
 
+/* Queries, output and lists of one row and layer, as attention had them: a listener can work the output out
+ * once more. */
 int kvl_tap_read(struct kvl_session *s, int32_t layer, int32_t pos, bool dense, const float *q,
                  const float *out, const struct kvl_reads *reads, struct kvl_err *err)
 {
@@ -99,6 +104,7 @@ static int tap_done(struct kvl_session *s, int rc)
     return rc;
 }
 
+/* Position and step are those of the running hook, whatever the caller knows. */
 int kvl_tap_score(struct kvl_session *s, const struct kvl_tap_score *score)
 {
     if (!s->tap.score) return KVL_OK;
@@ -114,6 +120,7 @@ bool kvl_tap_listens(const struct kvl_pctx *ctx)
     return ctx->host->session->tap.score != NULL;
 }
 
+/* Checked with or without a listener: a trace must not find errors that a run does not have. */
 int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                    const struct kvl_scored *scored)
 {
@@ -160,6 +167,7 @@ static int32_t full_end(const struct kvl_session *s, int32_t layer, int32_t kv_h
     return *first + lane.n_slots;
 }
 
+/* What is compared with must hold everything; what a policy evicted cannot be attended any more. */
 static int full_check(const struct kvl_session *s, int32_t layer, int32_t n_pos,
                       struct kvl_err *err)
 {

@@ -22,6 +22,7 @@ static const struct kvl_sel_list *segment_list(const struct kvl_segment *g,
     return &g->list[g->scope == KVL_SCOPE_KV_HEAD ? h->kv_head : q_head];
 }
 
+/* A complete list has its items in its ranges, where it has ranges at all. */
 static int32_t list_entries(const struct kvl_sel_list *l)
 {
     return l->range ? l->n_ranges : l->n;
@@ -41,6 +42,7 @@ static struct kvl_run list_entry(const struct kvl_head *h, const struct kvl_segm
     return r;
 }
 
+/* Entries ascend, so the last one tells. */
 static bool list_has_current(const struct kvl_head *h, const struct kvl_segment *g,
                              const struct kvl_sel_list *l)
 {
@@ -93,6 +95,8 @@ static int items_local(const struct kvl_head *h, int32_t window, struct kvl_item
     return KVL_OK;
 }
 
+/* No list is made: kernels go through the lane as it lies. Positions are only wanted where somebody compares
+ * lists. */
 static int items_everything(const struct kvl_head *h, bool want_positions, struct kvl_items *out)
 {
     int32_t window = kvl_window_of(h->e, h->layer);
@@ -113,6 +117,7 @@ static int items_from_pages(const struct kvl_head *h, const struct kvl_segment *
     return KVL_OK;
 }
 
+/* Only here, and not when the list was given: a shared list may meet a lane that has lost tokens since. */
 static int items_check_live(const struct kvl_head *h, const int32_t *pos, int32_t n)
 {
     if (h->whole) return KVL_OK;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+/* A NaN would reach every head of the merge and name no method. */
 static int all_finite(struct kvl_sel *sel, const char *what, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -16,6 +17,7 @@ static int all_finite(struct kvl_sel *sel, const char *what, const float *x, siz
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
+/* One list, one set of keys: a list of the whole layer would give the keys of one kv head to all of them. */
 int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const float *keys,
                  int32_t n)
 {
@@ -39,6 +41,7 @@ int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const 
     return KVL_OK;
 }
 
+/* The current token is stored already; the method could not have made its key. */
 int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it)
 {
     int32_t dim = h->e->model->shape.head_dim, pos = h->r->sel->n_pos - 1, slot;
@@ -50,6 +53,7 @@ int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it)
 
 /* ---- pseudo-entries ---------------------------------------------------------------------------- */
 
+/* Copied, as lists are: attention runs after the hook has returned. */
 int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *logit, const float *value,
                    int32_t n)
 {
@@ -82,6 +86,7 @@ int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *logit, con
     return KVL_OK;
 }
 
+/* The values are read here and count as index bytes. What the logits were made of the method has counted. */
 int kvl_pseudo_attend(const struct kvl_head *h, float *out, float *lse)
 {
     const struct kvl_shape *sh = &h->e->model->shape;

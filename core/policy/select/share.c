@@ -25,6 +25,7 @@ static void shared_unref(struct kvl_host *host, struct kvl_shared_sel *sh)
     host->unused = sh;
 }
 
+/* Taken from those that wait, whose memory is large enough after a few steps. */
 static struct kvl_shared_sel *shared_get(struct kvl_host *host)
 {
     struct kvl_shared_sel *sh = host->unused;
@@ -40,6 +41,7 @@ static void shared_free(struct kvl_shared_sel *sh)
     kvl_free(sh);
 }
 
+/* Into the entry's own arena: the step arena is gone with the layer. */
 static void *shared_copy(struct kvl_shared_sel *sh, const void *data, size_t n, size_t item)
 {
     void *p = kvl_arena_get(&sh->mem, n + 1, item);
@@ -47,6 +49,7 @@ static void *shared_copy(struct kvl_shared_sel *sh, const void *data, size_t n, 
     return p;
 }
 
+/* Lists deep, scores not at all: what was chosen is all that the other layers need. */
 static int shared_fill(struct kvl_shared_sel *sh, const struct kvl_sel *sel)
 {
     sh->n_seg = sel->n_seg;
@@ -87,6 +90,7 @@ static void share_prune(struct kvl_session *s)
     host->n_share = n;
 }
 
+/* Grows to what a block needs: each of its rows may leave an entry. */
 static int share_room(struct kvl_host *host)
 {
     if (host->n_share < host->cap_share) return KVL_OK;
@@ -100,6 +104,7 @@ static int share_room(struct kvl_host *host)
     return KVL_OK;
 }
 
+/* Items on their way are waited for: an entry outlives the arena that they would come to. */
 int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
 {
     if (sel->share_steps == 0) return KVL_OK;
@@ -146,6 +151,7 @@ int kvl_shares_fork(struct kvl_host *to, const struct kvl_host *from)
     return KVL_OK;
 }
 
+/* Entries in use and those that wait alike. */
 void kvl_shares_free(struct kvl_host *host)
 {
     for (int32_t i = 0; i < host->n_share; i++) shared_unref(host, host->share[i].sel);

@@ -12,6 +12,7 @@ static bool segment_is_plain(const struct kvl_segment *g)
     return g->mode == KVL_POS_ORIGINAL;
 }
 
+/* Pseudo-entries and residuals have no positions, so a pruned list would lose what they stand for. */
 static bool sel_is_plain(const struct kvl_sel *sel)
 {
     for (int32_t i = 0; i < sel->n_seg; i++)
@@ -58,6 +59,8 @@ static int view_merge(const struct kvl_head *h, const struct kvl_items *part, in
     return KVL_OK;
 }
 
+/* Asked of a builder that is not done: it is completed and looked at first, for lists may still be on the
+ * device. */
 int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32_t *n)
 {
     struct kvl_session *s = sel->s;
@@ -91,6 +94,8 @@ static int32_t view_unite(const int32_t *a, int32_t n_a, const int32_t *b, int32
     return n;
 }
 
+/* Heads of a group mostly read one list; then nothing is merged. The current token is added, since the engine
+ * would. */
 int kvl_sel_view_group(struct kvl_sel *sel, int32_t kv_head, const int32_t **pos, int32_t *n)
 {
     int32_t group = kvl_group(&sel->s->engine->model->shape), n_list = 0, n_head;
@@ -111,6 +116,7 @@ int kvl_sel_view_group(struct kvl_sel *sel, int32_t kv_head, const int32_t **pos
     return KVL_OK;
 }
 
+/* Named nothing is not the same as named everything, which a builder begins with. */
 int kvl_sel_clear(struct kvl_sel *sel)
 {
     kvl_sel_init(sel, sel->s, sel->layer, sel->n_pos, sel->err);
