@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+/* Asked for each hook and not once: a probe or a tap may come and go between steps. The mask oracle, tiers and
+ * listeners look at lists on the host. */
 bool kvl_session_async(const struct kvl_session *s)
 {
     const struct kvl_engine *e = s->engine;
@@ -31,6 +33,7 @@ static int marks_take(struct kvl_engine *e)
 
 /* ---- what is handed to a hook -------------------------------------------------------------------- */
 
+/* n = 0 asks the device for nothing. */
 static int handed_get(const struct kvl_engine *e, const struct kvl_pieces *list, int32_t n,
                       struct kvl_err *err)
 {
@@ -67,6 +70,7 @@ static int look_met(struct kvl_session *s, struct kvl_err *err)
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
 }
 
+/* A hook that the engine waited for has everything already. */
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
 {
     if (!s->host.ahead) return KVL_OK;
@@ -79,6 +83,8 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
+/* One array crosses, not all that the hook was handed: filter layers look at a list of tokens and not at their
+ * scores. */
 static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
@@ -104,6 +110,7 @@ int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item
     return look_at(ctx->host->session, p, bytes, ctx->err);
 }
 
+/* Once per call, behind the logits: a NaN in a score is told then, with the row that met it. */
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)
 {
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));

@@ -35,6 +35,7 @@ static size_t aligned(size_t n)
     return (n + COMPOSE_ALIGN - 1) / COMPOSE_ALIGN * COMPOSE_ALIGN;
 }
 
+/* For names and cards, which are made of both. */
 bool kvl_policy_parts(const struct kvl_policy *policy, const struct kvl_policy **outer,
                       const struct kvl_policy **inner)
 {
@@ -60,6 +61,7 @@ static void *part_opts(const struct kvl_composed *c, const void *opts, int i)
     return (uint8_t *)(uintptr_t)opts + c->opts_at[i];
 }
 
+/* The outer part knows what it leaves the inner one; without an opinion of its own the inner one's counts. */
 int32_t kvl_policy_min_budget(const struct kvl_policy *policy, const struct kvl_shape *shape,
                               const void *opts)
 {
@@ -144,6 +146,7 @@ static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct kvl_com
     return part;
 }
 
+/* The inner part first, here and below: the outer one may look at what that did. */
 static int compose_open(struct kvl_pctx *ctx)
 {
     const struct kvl_composed *c = composed_here(ctx);
@@ -195,6 +198,7 @@ static int compose_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
     return all | unobserved;
 }
 
+/* keep_tok arrives as the budget of the part that answers. */
 static int compose_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct kvl_composed *c = composed_here(ctx);
@@ -231,6 +235,7 @@ static int compose_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
+/* One of them: two that evict would each cut what the other left. */
 static int compose_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct kvl_composed *c = composed_here(ctx);
@@ -272,6 +277,7 @@ static int inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
     return KVL_OK;
 }
 
+/* An inner policy whose options keep everything would make the outer one a name without a method. */
 static int inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     struct kvl_pctx in;
@@ -289,6 +295,7 @@ static int inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_sco
     return KVL_OK;
 }
 
+/* The outer policy gives lanes their numbers; an inner one that does so too would be overruled without a word. */
 int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores,
                          bool *evicts)
 {
@@ -303,6 +310,7 @@ int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_s
     return KVL_OK;
 }
 
+/* Saved where the inner one shares it, and loaded where it did: it is asked as often as it would be alone. */
 int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, struct kvl_sel *sel)
 {

@@ -11,6 +11,7 @@ void kvl_watch_policy(struct kvl_engine *e, const char *policy)
     e->watch(policy);
 }
 
+/* What every hook begins with. An error that is stored already is not this hook's. */
 void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err)
 {
     s->ctx.err = err;
@@ -36,6 +37,8 @@ int kvl_hook_begin(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Codes of the engine and refusals by the method stay, all others are a broken contract; a device that was lost
+ * explains whatever the hook made of it. The session is not used again. */
 int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int code)
 {
     struct kvl_err *err = s->ctx.err;
@@ -58,6 +61,7 @@ int kvl_hook_failed(struct kvl_session *s, const char *hook, int32_t layer, int 
                        s->host.n_visible - 1);
 }
 
+/* A tap that ended the call comes first, then what the hook returned, then what it ignored. */
 int kvl_hook_done(struct kvl_session *s, const char *hook, int32_t layer, int code)
 {
     struct kvl_err *err = s->ctx.err;
@@ -126,6 +130,7 @@ int kvl_call_open(struct kvl_session *s, struct kvl_err *err)
     return kvl_hook_done(s, "open", -1, rc);
 }
 
+/* Behind the last step, so the device is waited for. */
 int kvl_call_report(struct kvl_session *s, struct kvl_report *report, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
@@ -184,6 +189,8 @@ int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scor
 
 /* ---- hooks of a step ---------------------------------------------------------------------------------- */
 
+/* A policy that looks at nothing runs ahead: no wait, operators in order, scratch that the device may still
+ * read. Others get what every hook gets. */
 int kvl_step_hook_begin(const struct kvl_row *row, struct kvl_err *err)
 {
     struct kvl_session *s = row->s;

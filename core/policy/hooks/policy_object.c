@@ -36,6 +36,7 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Before anything of it is called: a plug-in may be of another build, and its struct of another size. */
 int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
 {
     if (p->abi != KVL_POLICY_ABI)
@@ -59,6 +60,7 @@ int kvl_policy_check(const struct kvl_policy *p, struct kvl_err *err)
     return policy_check_hooks(p, err);
 }
 
+/* Answers that are not checked where they are given. */
 int kvl_plan_check(const struct kvl_plan *plan)
 {
     if (plan->replay >= KVL_REPLAY_ALL && plan->replay <= KVL_REPLAY_NONE) return KVL_OK;

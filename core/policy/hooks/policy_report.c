@@ -5,6 +5,7 @@ struct kvl_report {
     struct kvl_report_to to;
 };
 
+/* The harness checks names and drops what is not finite: a report must not fail a run that has its answers. */
 int kvl_report_num(struct kvl_report *r, const char *name, double value)
 {
     if (r->to.num) r->to.num(r->to.user, name, value);
@@ -45,6 +46,7 @@ static void report_host_ops(const struct kvl_session *s, struct kvl_report *r)
                     "before each of {host_op_calls} calls: its times are not those of operators");
 }
 
+/* What the engine counted comes first, for methods refer to it in their notes. */
 int kvl_session_report(struct kvl_session *s, const struct kvl_report_to *to, struct kvl_err *err)
 {
     if (!s->planned) return KVL_OK;

@@ -22,6 +22,7 @@ int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n)
         &(struct kvl_scale_args){ .y = x, .n = n, .factor = 1, .cap = ctx->shape->cap });
 }
 
+/* Rows lie one after the other, as all scores of policies do. */
 int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n)
 {
     if (n_rows < 0 || n < 1)

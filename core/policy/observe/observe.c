@@ -33,6 +33,7 @@ static size_t column_floats(const struct kvl_engine *e, int32_t n_tok)
     return (size_t)sh->n_layers * (size_t)sh->n_heads * (size_t)n_tok;
 }
 
+/* A head and channel each, as a column is a head and token each. */
 static size_t moment_sums(const struct kvl_engine *e)
 {
     return column_floats(e, e->model->shape.head_dim);
@@ -128,6 +129,7 @@ static void computed_free(struct kvl_observers *o)
     }
 }
 
+/* The last session that reads them lets them go, a fork as well as the one that made them. */
 void kvl_observers_unref(struct kvl_observers *o)
 {
     if (!o || --o->n_refs > 0) return;
@@ -166,6 +168,7 @@ static int columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
     return KVL_OK;
 }
 
+/* Sums have a place per token, which the ring and the moments do not. */
 static bool has_columns(const struct kvl_observer_set *set)
 {
     for (int32_t i = 0; i < set->n_columns; i++)
@@ -265,6 +268,7 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
     return ring_put(o, ring_lse, heads, token, lse + (size_t)skip * heads, m);
 }
 
+/* The tokens count as seen: positions in the ring are those of the sequence. */
 void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n)
 {
     bool observes = s->planned ? s->planned->p.observers.window > 0 : !s->repeat;
@@ -325,6 +329,7 @@ static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t l
     return NULL;
 }
 
+/* Everything behind this takes the model's number. */
 int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer)
 {
     if (*layer < 0 || *layer >= ctx->shape->n_layers)
@@ -374,6 +379,7 @@ int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t wind
     return kvl_obs_check_time(ctx, layer);
 }
 
+/* Computed when it is first asked for, for most policies of a sweep ask for none. */
 int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
                         const float **mass, int32_t *n_tok)
 {

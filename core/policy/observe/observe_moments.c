@@ -10,6 +10,7 @@
 
 enum { NORM_VALUES = 256 }; /* values projected at a time */
 
+/* The first `param` queries are left out: methods take the first tokens for sinks. */
 int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                           const float *q_raw, int32_t n)
 {
@@ -42,6 +43,7 @@ static void moments_of(const double *sum, const double *product, size_t dim, dou
     }
 }
 
+/* Into scratch, from sums in double: subtracting squares of floats would leave nothing of a small variance. */
 int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param, const float **mean,
                     const float **cov, int32_t *n)
 {
@@ -77,6 +79,7 @@ int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param, co
     return KVL_OK;
 }
 
+/* A copy, since the ring goes on with the next prefill. */
 int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *q)
 {
     struct kvl_session *s = ctx->host->session;
@@ -108,6 +111,7 @@ static int widened_output(const struct kvl_pctx *ctx, int32_t layer, const float
     return e->now->embed(&(struct kvl_embed_args){ .y = to, .w = w, .id = row, .n = w->n_rows });
 }
 
+/* A part of the values at a time: a whole context, projected, would be larger than the cache. */
 int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const float *values, int32_t n, int32_t norm, float *out)
 {
@@ -151,6 +155,7 @@ const struct kvl_repeated *kvl_observers_repeated(const struct kvl_session *s,
     return NULL;
 }
 
+/* Made before the policy was attached (engine/repeat.c); attach refused the policy where it was not. */
 int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what, int32_t param,
                    const float **score, int32_t *n_tok)
 {

@@ -1,6 +1,7 @@
 /* Observers that plans ask for. */
 #include "policy_impl.h"
 
+/* For messages and for keys of snapshots. */
 const char *kvl_observer_name(enum kvl_observer what)
 {
     static const char *const names[] = {

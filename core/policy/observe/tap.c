@@ -143,6 +143,7 @@ int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                                 .score = scored->score });
 }
 
+/* Of an eviction as it was carried out, whoever decided it. */
 int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *kept,
                  int32_t n_kept)
 {
@@ -276,6 +277,7 @@ int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float
 
 /* ---- what a policy tells ---------------------------------------------------------------------------- */
 
+/* Without a listener there is no room, and who would fill it does not. */
 int kvl_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
                  float **out)
 {

@@ -23,6 +23,7 @@ int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, in
     return KVL_OK;
 }
 
+/* The rest in 64 bits: parts are options, whose sum may be large. */
 void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least, int32_t *a,
                    int32_t *b)
 {
@@ -58,6 +59,8 @@ static bool planned_chooses(const struct kvl_policy *policy)
     return policy->select || policy->score || policy->evict || policy->prefill_mask;
 }
 
+/* A policy sees layers that read everything; those of a window are the model's own. Tables of the model are
+ * measured over all layers and would be misread over some. */
 static int planned_layers(struct kvl_planned *p, const struct kvl_shape *shape, struct kvl_err *err)
 {
     p->shape = *shape;
@@ -238,6 +241,7 @@ int kvl_planned_create_own(const struct kvl_policy *policy, const struct kvl_sha
     return planned_create(policy, shape, options, budget_tok, context_tok, true, out, err);
 }
 
+/* Sessions borrow the plan: they go first. */
 void kvl_planned_destroy(struct kvl_planned *p)
 {
     if (!p) return;

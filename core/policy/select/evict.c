@@ -247,6 +247,7 @@ static int32_t keep_named(const struct keep_head *k, const int32_t *live, int32_
     return n;
 }
 
+/* Most methods name pieces in order, which is a copy; only the rest is walked token by token. */
 static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
 {
     struct kvl_session *s = keep->s;

@@ -109,6 +109,7 @@ static int items_everything(const struct kvl_head *h, bool want_positions, struc
     return KVL_OK;
 }
 
+/* Pages of a lane with holes: what is left of each. */
 static int items_from_pages(const struct kvl_head *h, const struct kvl_segment *g,
                             const struct kvl_sel_list *l, int32_t *pos, int32_t *n)
 {

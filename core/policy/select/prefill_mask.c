@@ -29,6 +29,7 @@ static int mask_begin(struct kvl_prefill_mask *m)
     return KVL_OK;
 }
 
+/* Shares nothing with the mask that is carried out but the chunk. */
 int kvl_mask_trial(struct kvl_prefill_mask *m, struct kvl_prefill_mask **out)
 {
     struct kvl_prefill_mask *trial = kvl_arena_get(&m->s->engine->step, 1, sizeof *trial);
@@ -58,6 +59,7 @@ static int32_t *mask_memory(struct kvl_prefill_mask *m, int64_t n)
     return p;
 }
 
+/* Lists of methods are long and made by arithmetic: order and range are checked one by one, once. */
 static int mask_check(struct kvl_prefill_mask *m, const char *what, const int32_t *item, int32_t n,
                       int32_t limit)
 {
@@ -72,6 +74,7 @@ static int mask_check(struct kvl_prefill_mask *m, const char *what, const int32_
     return KVL_OK;
 }
 
+/* Scratch of the hook ends with it; attention comes after. */
 static const int32_t *mask_copy(struct kvl_prefill_mask *m, const int32_t *item, int32_t n)
 {
     int32_t *copy = mask_memory(m, n);
@@ -102,6 +105,7 @@ static int mask_unite(struct kvl_prefill_mask *m, const int32_t **list, int32_t 
     return KVL_OK;
 }
 
+/* Several windows of a head are the largest of them. */
 int kvl_mask_window(struct kvl_prefill_mask *m, int32_t q_head, int32_t sink, int32_t window)
 {
     int32_t from = 0, to = 0;
@@ -116,6 +120,7 @@ int kvl_mask_window(struct kvl_prefill_mask *m, int32_t q_head, int32_t sink, in
     return KVL_OK;
 }
 
+/* All heads of a call share one copy until one of them gets more. */
 int kvl_mask_vertical_slash(struct kvl_prefill_mask *m, int32_t q_head, const int32_t *vertical,
                             int32_t n_vertical, const int32_t *slash, int32_t n_slash)
 {
@@ -133,6 +138,7 @@ int kvl_mask_vertical_slash(struct kvl_prefill_mask *m, int32_t q_head, const in
     return KVL_OK;
 }
 
+/* As columns, plus the chunk itself, which is read causally. */
 int kvl_mask_tokens(struct kvl_prefill_mask *m, int32_t q_head, const int32_t *pos, int32_t n)
 {
     int32_t from = 0, to = 0;
@@ -214,6 +220,7 @@ static int mask_check_ranges(struct kvl_prefill_mask *m, const int32_t *range, i
     return KVL_OK;
 }
 
+/* Kernels read ranges one after the other and count on a gap between them. */
 int kvl_mask_ranges(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
                     const int32_t *off, const int32_t *range, int32_t n_blocks)
 {
@@ -285,6 +292,7 @@ int kvl_mask_slash_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t bl
 
 /* ---- what a hook may ask --------------------------------------------------------------------------- */
 
+/* Exact and expensive, so it is counted: a method that asks for many of them saves little. */
 int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                      const struct kvl_query *q, int32_t i, float *probs, int32_t n)
 {
@@ -382,6 +390,7 @@ static int mask_oracle(const struct kvl_forward *f, const struct kvl_prefill_mas
     return KVL_OK;
 }
 
+/* Pairs and reads are counted by the operator, which alone knows what blocks it touched. */
 static int mask_sparse(const struct kvl_forward *f, const struct kvl_prefill_mask *m,
                        int64_t *n_pairs, int64_t *n_reads)
 {
@@ -426,6 +435,8 @@ static int mask_dense(const struct kvl_forward *f, const struct kvl_prefill_mask
                                                                  .bf16 = kvl_prefills_bf16(e) });
 }
 
+/* Heads that were not named read everything; where none was, the dense operator is faster and gives the same
+ * bits. */
 static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mask *m)
 {
     struct kvl_engine *e = f->e;
@@ -456,6 +467,7 @@ static void mask_tables(const struct kvl_forward *f, struct kvl_session *s, int3
             kvl_row_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
 }
 
+/* The chunk has rows in the tables before the hook runs, as in a step. */
 int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;

@@ -103,6 +103,7 @@ static int sel_copy_items(struct kvl_sel *sel, struct kvl_sel_list *l, const int
     return KVL_OK;
 }
 
+/* The page of the current token counts, full or not. */
 static int32_t pages_of(int32_t n_pos, int32_t page_tok)
 {
     return n_pos / page_tok + (n_pos % page_tok != 0);
@@ -273,6 +274,7 @@ static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
     return KVL_OK;
 }
 
+/* What the device chose comes over once, for all lists of a segment. */
 int kvl_sel_look(struct kvl_sel *sel)
 {
     for (int32_t i = 0; i < sel->n_seg; i++) {
@@ -420,6 +422,7 @@ int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value
     return KVL_OK;
 }
 
+/* After "everything" another segment could only overlap. */
 int kvl_sel_segment(struct kvl_sel *sel)
 {
     if (sel->n_seg == KVL_MAX_SEGMENTS)

@@ -124,6 +124,7 @@ int kvl_sel_save(struct kvl_sel *sel, const struct kvl_row *row)
     return KVL_OK;
 }
 
+/* Lists are borrowed from the entry, which stays as long as a step can use it. */
 bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row)
 {
     const struct kvl_host *host = &sel->s->host;
@@ -140,6 +141,7 @@ bool kvl_sel_load(struct kvl_sel *sel, const struct kvl_row *row)
     return true;
 }
 
+/* Entries are counted references: neither side changes one, each lets go its own. */
 int kvl_shares_fork(struct kvl_host *to, const struct kvl_host *from)
 {
     if (from->n_share == 0) return KVL_OK;

@@ -20,6 +20,7 @@ static bool sel_is_plain(const struct kvl_sel *sel)
     return !sel->pseudo && !sel->residual_alpha;
 }
 
+/* Refused and not approximated: what a pruned selection would lose changes answers. */
 static int view_check(const struct kvl_sel *sel, int32_t q_head)
 {
     int32_t n_heads = sel->s->engine->model->shape.n_heads;

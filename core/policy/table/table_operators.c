@@ -17,6 +17,7 @@ static enum kvl_wtype rows_wtype(const struct kvl_rows *rows)
     return types[rows->type];
 }
 
+/* What the product would read outside of a row is found here. */
 static int scores_check(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
                         const struct kvl_rows *rows, int32_t n_lists, int32_t elems)
 {
@@ -102,6 +103,8 @@ static int minmax_check(const struct kvl_pctx *ctx, int32_t table, int32_t dim)
                     table, dim ? dim : d->row_elems / 2);
 }
 
+/* By an operator: keys and rows stay where they are. The page that the step begins in is open, the others are
+ * new. */
 int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                      const float *k)
 {

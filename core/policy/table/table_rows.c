@@ -38,13 +38,11 @@ struct kvl_row_plane {
     int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
 };
 
-/* Rows of live tokens follow evictions; all others are numbered by position or lane. */
 static bool is_live(const struct kvl_row_table *t)
 {
     return t->decl.unit == KVL_UNIT_LIVE;
 }
 
-/* A page that has begun has a row. */
 static int32_t table_rows(const struct kvl_row_decl *d, int32_t n_pos)
 {
     if (d->unit == KVL_UNIT_LANE) return 1;
@@ -66,7 +64,6 @@ static void *rows_alloc(const struct kvl_row_table *t, int32_t n_rows)
     return p;
 }
 
-/* Of a discrete device rows lie in its memory, which the host sees pieces of (kvl_hand). */
 static void rows_free(const struct kvl_device *dev, void *rows)
 {
     if (dev->discrete)
@@ -115,7 +112,6 @@ static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
     }
 }
 
-/* A plane is what one layer has: sharing, growth and eviction go layer by layer. */
 static int table_planes(struct kvl_row_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
@@ -129,6 +125,7 @@ static int table_planes(struct kvl_row_table *t)
     return KVL_OK;
 }
 
+/* Of the types of the store where rows hold keys, so that a minimum of keys is one of them. */
 int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
                          struct kvl_row_table **out)
 {
@@ -285,7 +282,6 @@ int kvl_row_table_freeze(struct kvl_row_table *t)
     return KVL_OK;
 }
 
-/* Rows of another length would be of another context. */
 static bool plane_serves(const struct kvl_row_plane *p, int32_t n_rows)
 {
     return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
@@ -528,6 +524,7 @@ int kvl_table_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, 
     return KVL_OK;
 }
 
+/* The host may write all of it, so on a GPU it gets all of it when it looks. */
 int kvl_table_write(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t first,
                     struct kvl_rows *out)
 {
@@ -568,6 +565,7 @@ int kvl_table_read(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int
     return rows_hand(ctx, table, out, 2, false);
 }
 
+/* For reads that only the method knows: some channels, some buckets. */
 int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
 {
     if (table < 0 || table >= ctx->host->session->planned->p.n_tables || n_elems < 0)
