@@ -15,7 +15,7 @@
  *        select per step                  append, schedule, select    see quest.c
  *        a sparse prefill                 prefill_mask, .prefill      see minference.c
  *      Which call gives what: the cookbook in methods/README.md.  Hooks allocate nothing
- *      (kvl_scratch_get, plan->state_bytes, kvl_plan_meta), keep nothing in globals, and give memory of
+ *      (kvl_scratch_get, plan->state_bytes, kvl_plan_table), keep nothing in globals, and give memory of
  *      the engine to operators (ctx->ops, kvl_topk, kvl_table_scores ...) instead of reading it.  If
  *      that holds for all hooks of a step, add KVL_CAP_ASYNC: on a GPU the engine does not wait for
  *      them.

@@ -114,11 +114,8 @@ static int arkvale_plan(struct kvl_plan *plan)
                                    .cache_tok = (o->page_budgets - o->sink - o->window) * page,
                                    .replace = (enum kvl_replace)o->replace };
     KVL_TRY(kvl_plan_offload(plan, &offload));
-    struct kvl_meta_desc digests = { .unit = KVL_META_PAGE,
-                                     .unit_tok = page,
-                                     .row_elems = 2 * plan->shape->head_dim,
-                                     .layers = selects };
-    return kvl_plan_meta_desc(plan, &digests, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = page,
+                          .row_elems = 2 * plan->shape->head_dim, .layers = selects);
 }
 
 /* ---- digests --------------------------------------------------------------------------------------- */
@@ -131,7 +128,7 @@ static int arkvale_digest(const struct kvl_pctx *ctx, int32_t layer, int32_t fir
     struct kvl_rows rows;
     float *k;
     if (layer < o->dense_layers || first >= last) return KVL_OK;
-    KVL_TRY(kvl_table_lend_from(ctx, o->table, layer, first, &rows));
+    KVL_TRY(kvl_table_operand_out(ctx, o->table, layer, first, &rows));
     KVL_TRY(kvl_scratch_get(
         ctx, (size_t)KVL_MIN(ARKVALE_BATCH, last - first) * (size_t)page * (size_t)dim, &k));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)

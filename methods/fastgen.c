@@ -21,6 +21,7 @@
  * Budget B: threshold=budget takes, when the profile is known, the largest T with which lanes hold at most
  * B - 1 tokens on average, `horizon` steps on.  With a threshold given B counts for nothing. */
 #include "kvl/policy.h"
+#include "parts/live_scores.h"
 #include "parts/nested.h"
 
 #include <math.h>
@@ -90,7 +91,8 @@ static int fastgen_plan(struct kvl_plan *plan)
     if (o->given < 0) KVL_TRY(kvl_plan_needs_budget(plan));
     if (o->local == KVL_AUTO) o->local = KVL_MAX(1, (int32_t)(o->r_l * plan->context_tok));
     plan->state_bytes = sizeof(struct fastgen_state) + lanes * sizeof(struct kvl_nested_lane);
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, FASTGEN_COLUMNS, &o->table));
+    KVL_TRY(kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_LIVE, .unit_tok = 1,
+                           .row_elems = FASTGEN_COLUMNS));
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0));
     if (o->recovery == FASTGEN_RENORM) return kvl_plan_observe(plan, KVL_OBS_WINDOW, o->rows);
     return kvl_plan_observe(plan, KVL_OBS_COLUMNS, o->local);
@@ -130,13 +132,13 @@ static int fastgen_room(const struct kvl_pctx *ctx, int32_t n, int32_t n_rows,
 
 /* Levels of the n live tokens of a lane, at `pos` [n] (NULL: token i is at i), with `end` tokens of text.
  * Of those of no kind the most attended are FREQUENT, if wanted. */
-static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta,
-                          int32_t kv_head, const int32_t *pos, int32_t n, int32_t end,
-                          bool frequent, const struct fastgen_room *r)
+static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,
+                          const int32_t *pos, int32_t n, int32_t end, bool frequent,
+                          const struct fastgen_room *r)
 {
     const struct fastgen_opts *o = ctx->opts;
-    const float *sum = kvl_live_column(meta, kv_head, FASTGEN_SUM);
-    const float *kind = kvl_live_column(meta, kv_head, FASTGEN_LEVEL);
+    const float *sum = kvl_table_column(rows, kv_head, FASTGEN_SUM);
+    const float *kind = kvl_table_column(rows, kv_head, FASTGEN_LEVEL);
     int32_t n_free = 0;
     for (int32_t i = 0; i < n; i++) {
         bool none = kind[i] >= FASTGEN_LOCAL;
@@ -160,21 +162,21 @@ static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const stru
     struct kvl_nested sets = {
         .level = r->level, .n = ctx->context_tok, .n_sets = FASTGEN_POLICIES, .window = o->local
     };
-    struct kvl_meta_view meta;
+    struct kvl_rows rows;
     const float *sums;
     const int32_t *id;
     int32_t n;
     KVL_TRY(kvl_tokens(ctx, &id, &n));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
+    KVL_TRY(kvl_table_all(ctx, o->table, layer, &rows));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         struct kvl_nested_lane *lane = fastgen_lane(ctx, layer, h);
-        float *sum = kvl_live_column(&meta, h, FASTGEN_SUM);
-        float *kind = kvl_live_column(&meta, h, FASTGEN_LEVEL);
+        float *sum = kvl_table_column(&rows, h, FASTGEN_SUM);
+        float *kind = kvl_table_column(&rows, h, FASTGEN_LEVEL);
         const float *group = sums + (size_t)(h * ctx->shape->group) * (size_t)n;
         KVL_TRY(kvl_layer_scores(ctx, group, ctx->shape->group, n, KVL_REDUCE_SUM, sum));
         for (int32_t i = 0; i < n; i++) kind[i] = (float)fastgen_kind(ctx, i, id[i]);
-        KVL_TRY(fastgen_levels(ctx, &meta, h, NULL, n, n, true, r));
+        KVL_TRY(fastgen_levels(ctx, &rows, h, NULL, n, n, true, r));
         kvl_nested_sizes(&sets, lane->size);
         if (o->recovery == FASTGEN_RENORM)
             KVL_TRY(kvl_nested_by_window(ctx, layer, h, &sets, o->rows, r->rows, lane->kept));
@@ -211,19 +213,19 @@ static int fastgen_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct fastgen_opts *o = ctx->opts;
     int32_t group = ctx->shape->group, n_id;
-    struct kvl_meta_view meta;
+    struct kvl_rows rows;
     const int32_t *id;
     (void)lse;
     KVL_TRY(kvl_tokens(ctx, &id, &n_id));
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        kvl_live_column(&meta, h, FASTGEN_LEVEL)[n[h * group] - 1] =
+        ((float *)kvl_table_column(&rows, h, FASTGEN_LEVEL))[n[h * group] - 1] =
             (float)fastgen_kind(ctx, step->pos, id[step->pos]);
     return kvl_live_add(ctx, o->table, step->layer, false, probs, n, NULL);
 }
 
 /* A lane that does not keep everything; `end`: tokens of the text so far. */
-static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_meta_view *meta, int32_t layer,
+static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t layer,
                        int32_t kv_head, int32_t end, struct kvl_keep *keep)
 {
     const struct fastgen_opts *o = ctx->opts;
@@ -232,7 +234,7 @@ static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_meta_view *m
     const int32_t *live;
     KVL_TRY(kvl_live(ctx, layer, kv_head, &live, &n));
     KVL_TRY(fastgen_room(ctx, n, 0, &room));
-    KVL_TRY(fastgen_levels(ctx, meta, kv_head, live, n, end, policy >= FASTGEN_FREQUENT, &room));
+    KVL_TRY(fastgen_levels(ctx, rows, kv_head, live, n, end, policy >= FASTGEN_FREQUENT, &room));
     for (int32_t i = 0; i < n; i++) {
         bool local = policy == FASTGEN_LOCAL && live[i] >= end - o->local;
         if (room.level[i] <= KVL_MIN(policy, FASTGEN_FREQUENT) || local)
@@ -244,11 +246,11 @@ static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_meta_view *m
 static int fastgen_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct fastgen_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         if (fastgen_lane(ctx, step->layer, h)->chosen != FASTGEN_FULL)
-            KVL_TRY(fastgen_cut(ctx, &meta, step->layer, h, step->pos + step->n_tok, keep));
+            KVL_TRY(fastgen_cut(ctx, &rows, step->layer, h, step->pos + step->n_tok, keep));
     return KVL_OK;
 }
 

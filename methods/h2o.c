@@ -27,7 +27,7 @@
  * recent = B - every, halved (one cut: B - 1, and the cache grows by what comes later).
  * With its own prefill H2O streams from the first token.
  */
-#include "kvl/policy.h"
+#include "parts/live_scores.h"
 
 enum { H2O_REALDROP = 0, H2O_LLAMA_RECIPES, H2O_FLEXGEN, H2O_PREFILL_ONLY, H2O_OBSERVED };
 enum { H2O_ORIGINAL = 0, H2O_IN_CACHE = 1 };
@@ -181,7 +181,9 @@ static int h2o_plan(struct kvl_plan *plan)
     KVL_TRY(h2o_parse_shares(plan));
     KVL_TRY(h2o_scale_shares(plan));
     plan->raw_keys = o->positions == H2O_IN_CACHE;
-    if (!h2o_once(o)) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, plan->shape->group, &o->table));
+    if (!h2o_once(o))
+        KVL_TRY(kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_LIVE, .unit_tok = 1,
+                               .row_elems = plan->shape->group));
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 

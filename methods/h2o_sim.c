@@ -73,15 +73,16 @@ static int h2o_sim_plan(struct kvl_plan *plan)
     if (o->recent == KVL_AUTO) o->recent = room - o->heavy;
     if (o->variant == H2O_SIM_MASK && o->recent == 0)
         return kvl_fail(plan->err, KVL_EINVAL, "variant=sim with recent=0; give 1 or more");
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, plan->shape->group + 1, &o->table));
+    KVL_TRY(kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                           .row_elems = plan->shape->group + 1));
     return kvl_plan_observe(plan, KVL_OBS_COLUMNS, 0);
 }
 
 /* Rows of one kv head: [n][group scores, mark].  They are read in place, since no operator takes or
  * adds by index. */
-static float *h2o_sim_rows(const struct kvl_meta_view *meta, int32_t kv_head)
+static float *h2o_sim_rows(const struct kvl_rows *rows, int32_t kv_head)
 {
-    return meta->base + (size_t)kv_head * meta->head_stride;
+    return kvl_table_row_out(rows, kv_head, 0);
 }
 
 /* Scores of the first n tokens, reduced over the query heads: score [n]. */
@@ -118,7 +119,7 @@ static int h2o_sim_choose(const struct kvl_pctx *ctx, const float *score, float 
 
 /* LlamaAttention_heavy_hitter.forward(): the masks of the step after this one, or after the context. */
 static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                         const struct kvl_meta_view *meta)
+                         const struct kvl_rows *table)
 {
     const struct h2o_sim_opts *o = ctx->opts;
     bool band = o->variant == H2O_SIM_MASK;
@@ -127,13 +128,13 @@ static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step
     if (band && n_tok <= o->heavy + o->recent) return KVL_OK;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &score));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(meta, h), n, score + (size_t)h * (size_t)n));
+        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(table, h), n, score + (size_t)h * (size_t)n));
     struct kvl_scored scored = {
         .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = score
     };
     if (kvl_tap_listens(ctx)) KVL_TRY(kvl_tap_scores(ctx, step, &scored));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(h2o_sim_choose(ctx, score + (size_t)h * (size_t)n, h2o_sim_rows(meta, h), n,
+        KVL_TRY(h2o_sim_choose(ctx, score + (size_t)h * (size_t)n, h2o_sim_rows(table, h), n,
                                KVL_MIN(o->heavy, n), n_tok));
     return KVL_OK;
 }
@@ -141,17 +142,17 @@ static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step
 static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
+    struct kvl_rows table;
     const float *sums;
     int32_t n_tok, group = ctx->shape->group;
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n_tok));
-    KVL_TRY(kvl_meta(ctx, o->table, layer, &meta));
+    KVL_TRY(kvl_table_all(ctx, o->table, layer, &table));
     for (int32_t h = 0; h < ctx->shape->n_heads; h++, sums += n_tok)
         for (int32_t i = 0; i < n_tok; i++)
-            h2o_sim_rows(&meta, h / group)[(size_t)i * (size_t)(group + 1) + (size_t)(h % group)] =
+            h2o_sim_rows(&table, h / group)[(size_t)i * (size_t)(group + 1) + (size_t)(h % group)] =
                 sums[i];
     struct kvl_step last = { .layer = layer, .index = -1, .pos = n_tok - 1, .replay = true };
-    return h2o_sim_masks(ctx, &last, &meta);
+    return h2o_sim_masks(ctx, &last, &table);
 }
 
 /* What the token at `pos` reads, ascending, into scratch. */
@@ -174,12 +175,13 @@ static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    struct kvl_meta_view meta;
+    struct kvl_rows table;
     int32_t *list, n;
     (void)q;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta)); /* once: a view is counted as read */
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer,
+                          &table)); /* once: every call is counted as read */
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        KVL_TRY(h2o_sim_list(ctx, h2o_sim_rows(&meta, h), step->pos, &list, &n));
+        KVL_TRY(h2o_sim_list(ctx, h2o_sim_rows(&table, h), step->pos, &list, &n));
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list, n));
     }
     return KVL_OK;
@@ -190,20 +192,20 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct h2o_sim_opts *o = ctx->opts;
     size_t group = (size_t)ctx->shape->group;
-    struct kvl_meta_view meta;
+    struct kvl_rows table;
     int32_t *list, n_read;
     (void)n;
     (void)lse;
     if (o->variant == H2O_SIM_LM_EVAL) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &meta));
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &table));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        float *rows = h2o_sim_rows(&meta, h);
+        float *rows = h2o_sim_rows(&table, h);
         KVL_TRY(h2o_sim_list(ctx, rows, step->pos, &list, &n_read));
         for (size_t g = 0; g < group; g++)
             for (int32_t i = 0; i < n_read; i++)
                 rows[(size_t)list[i] * (group + 1) + g] += probs[(size_t)h * group + g][i];
     }
-    return h2o_sim_masks(ctx, step, &meta);
+    return h2o_sim_masks(ctx, step, &table);
 }
 
 static const struct kvl_policy h2o_sim = {

@@ -89,9 +89,9 @@ static int infinigen_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->sample));
     KVL_TRY(kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = 1, .unit_tok = 1, .cache_tok = o->cache_tok }));
-    KVL_TRY(kvl_plan_table(plan, &o->basis, .unit = KVL_META_LANE, .unit_tok = 1,
+    KVL_TRY(kvl_plan_table(plan, &o->basis, .unit = KVL_UNIT_LANE, .unit_tok = 1,
                            .row_elems = o->r * plan->shape->head_dim, .layers = selects));
-    return kvl_plan_table(plan, &o->keys, .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = o->r,
+    return kvl_plan_table(plan, &o->keys, .unit = KVL_UNIT_PAGE, .unit_tok = 1, .row_elems = o->r,
                           .layers = selects);
 }
 
@@ -137,6 +137,19 @@ static int infinigen_directions(const struct kvl_pctx *ctx, int32_t layer)
     return KVL_OK;
 }
 
+/* y [n][rows]: products of n vectors x [n][head_dim] with the rows of the directions of a kv head. */
+static int infinigen_turn(const struct kvl_pctx *ctx, const struct kvl_rows *basis, int32_t kv_head,
+                          const float *x, int32_t n, float *y)
+{
+    int32_t dim = ctx->shape->head_dim;
+    struct kvl_weight w = { .data = kvl_table_row(basis, kv_head, 0),
+                            .type = KVL_W_F32,
+                            .n_rows = basis->row_elems / dim,
+                            .n_cols = dim,
+                            .row_bytes = (size_t)dim * sizeof *x };
+    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
+}
+
 static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct infinigen_opts *o = ctx->opts;
@@ -152,7 +165,7 @@ static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
         for (int32_t at = 0; at < ctx->context_tok; at += INFINIGEN_KEYS) {
             int32_t n = KVL_MIN(INFINIGEN_KEYS, ctx->context_tok - at);
             KVL_TRY(kvl_read_key_span(ctx, layer, h, at, n, false, k));
-            KVL_TRY(kvl_table_product(ctx, &basis, h, dim, k, n, kvl_table_row_out(&keys, h, at)));
+            KVL_TRY(infinigen_turn(ctx, &basis, h, k, n, kvl_table_row_out(&keys, h, at)));
         }
     return KVL_OK;
 }
@@ -161,8 +174,8 @@ static int infinigen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 static int infinigen_basis(const struct kvl_pctx *ctx, int32_t layer, struct kvl_rows *basis)
 {
     const struct infinigen_opts *o = ctx->opts;
-    KVL_TRY(kvl_table_lend(ctx, o->basis, layer, 1, basis));
-    return kvl_meta_count(ctx, o->basis,
+    KVL_TRY(kvl_table_operand(ctx, o->basis, layer, 1, basis));
+    return kvl_table_count(ctx, o->basis,
                           (int64_t)o->r * ctx->shape->head_dim * ctx->shape->n_kv_heads);
 }
 
@@ -175,10 +188,9 @@ static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, c
     (void)v;
     if (step->layer == 0) return KVL_OK;
     KVL_TRY(infinigen_basis(ctx, step->layer, &basis));
-    KVL_TRY(kvl_table_lend_from(ctx, o->keys, step->layer, step->pos, &keys));
+    KVL_TRY(kvl_table_operand_out(ctx, o->keys, step->layer, step->pos, &keys));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(
-            kvl_table_product(ctx, &basis, h, dim, k + h * dim, 1, kvl_table_row_out(&keys, h, 0)));
+        KVL_TRY(infinigen_turn(ctx, &basis, h, k + h * dim, 1, kvl_table_row_out(&keys, h, 0)));
     return KVL_OK;
 }
 
@@ -198,8 +210,7 @@ static int infinigen_scores(const struct kvl_pctx *ctx, int32_t layer, const flo
     KVL_TRY(kvl_project_query(ctx, layer, x, n, q));
     KVL_TRY(infinigen_basis(ctx, layer, &basis));
     for (int32_t h = 0; h < sh->n_heads; h++)
-        KVL_TRY(
-            kvl_table_product(ctx, &basis, h / sh->group, dim, q + h * dim, 1, part + h * o->r));
+        KVL_TRY(infinigen_turn(ctx, &basis, h / sh->group, q + h * dim, 1, part + h * o->r));
     return kvl_table_scores(ctx,
                             &(struct kvl_table_scores){ .table = o->keys,
                                                         .layer = layer,

@@ -19,6 +19,7 @@
  * Budget B: n_init + n_local + topk block_size + the longest remainder = B; official sizes: B = 6400. */
 #include "parts/counted_cache.h"
 #include "parts/recent.h"
+#include "parts/unit_keys.h"
 
 enum { INFLLM_LOGIT = 1, INFLLM_LRU_S = 1, INFLLM_ORIGINAL = 1 }; /* the second of two words */
 
@@ -149,8 +150,8 @@ static int infllm_plan(struct kvl_plan *plan)
     enum kvl_observer what = o->repr_score == INFLLM_LOGIT ? KVL_OBS_LOGITS : KVL_OBS_COLUMNS;
     kvl_plan_recent(plan, what, o->n_local + o->block_size, &o->scores);
     if (!plan->own_prefill) KVL_TRY(kvl_plan_observe(plan, what, o->n_local - o->repr_score));
-    return kvl_plan_meta(plan, KVL_META_PAGE, o->block_size,
-                         plan->shape->group * plan->shape->head_dim, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = o->block_size,
+                          .row_elems = plan->shape->group * plan->shape->head_dim);
 }
 
 /* 1. append_global(): blocks, of n_tok tokens, and where they begin. */
@@ -171,7 +172,7 @@ static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t n, cons
 {
     const struct infllm_opts *o = ctx->opts;
     struct infllm_layer *l = kvl_state_of(ctx, &o->layers, layer);
-    struct kvl_table_top_keys top = { .table = o->table, .layer = layer, .row = l->n_blocks };
+    struct kvl_unit_top_keys top = { .table = o->table, .layer = layer, .row = l->n_blocks };
     top.n = n;
     top.first_tok = infllm_first(o, l->n_blocks);
     top.unit_tok = o->block_size;
@@ -180,7 +181,7 @@ static int infllm_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t n, cons
     top.score = score;
     top.stride = (size_t)stride;
     l->n_blocks += n;
-    return kvl_table_top_keys(ctx, &top);
+    return kvl_unit_top_keys(ctx, &top);
 }
 
 /* Blocks of the shared context, from its column sums; tokens that are not in one take theirs on. */
@@ -222,10 +223,13 @@ static int infllm_choose(const struct kvl_pctx *ctx, const struct kvl_step *step
     float *q;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(ctx->shape->n_heads * ctx->shape->head_dim), &q));
     KVL_TRY(kvl_rotate(ctx, step->layer, q_raw, ctx->shape->n_heads, o->n_local - 1, q));
-    struct kvl_table_best best = {
-        .table = o->table, .first_tok = o->n_init, .n = l->n_blocks, .k = o->topk, .q = q
-    };
-    KVL_TRY(kvl_table_best(ctx, step, &best, l->chosen));
+    struct kvl_unit_best best = { .table = o->table,
+                                  .first_tok = o->n_init,
+                                  .unit_tok = o->block_size,
+                                  .n = l->n_blocks,
+                                  .k = o->topk,
+                                  .q = q };
+    KVL_TRY(kvl_unit_best(ctx, step, &best, l->chosen));
     l->n_seen = l->n_blocks;
     l->n_chosen = KVL_MIN(l->n_seen, o->topk);
     return kvl_counted_request(kvl_state_of(ctx, &o->cached, step->layer), o->max_cached_block,

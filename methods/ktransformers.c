@@ -23,6 +23,7 @@
  * Budget B: (init + picked + local + 1) block_size + token_step - 1, the block of the current token and what comes
  * until the next selection included. */
 #include "parts/blocks.h"
+#include "parts/unit_keys.h"
 
 static const struct kvl_opt kt_options[] = { KVL_BLOCK_ROWS, { 0 } };
 
@@ -34,9 +35,9 @@ static int kt_plan(struct kvl_plan *plan)
                                                                     : 1;
     uint8_t *selects;
     KVL_TRY(kvl_plan_blocks(plan, b, &selects));
-    return kvl_plan_table(plan, &b->table, .unit = KVL_META_PAGE, .unit_tok = b->block_size,
+    return kvl_plan_table(plan, &b->table, .unit = KVL_UNIT_PAGE, .unit_tok = b->block_size,
                           .row_elems = vectors * plan->shape->head_dim,
-                          .elem = kvl_blocks_pair(b) ? KVL_META_KEY : KVL_META_F32,
+                          .elem = kvl_blocks_pair(b) ? KVL_ELEM_KEY : KVL_ELEM_F32,
                           .layers = selects);
 }
 
@@ -67,15 +68,15 @@ static int kt_append(struct kvl_pctx *ctx, const struct kvl_step *step, const fl
 static int kt_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kvl_blocks *b = ctx->opts;
-    struct kvl_table_top_keys top = { .table = b->table,
-                                      .layer = layer,
-                                      .n = ctx->context_tok / b->block_size,
-                                      .unit_tok = b->block_size,
-                                      .k = b->representative_num,
-                                      .stride = (size_t)ctx->context_tok };
+    struct kvl_unit_top_keys top = { .table = b->table,
+                                     .layer = layer,
+                                     .n = ctx->context_tok / b->block_size,
+                                     .unit_tok = b->block_size,
+                                     .k = b->representative_num,
+                                     .stride = (size_t)ctx->context_tok };
     if (b->representative_type != KVL_BLOCK_DYNAMIC || !kvl_blocks_selects(b, layer)) return KVL_OK;
     KVL_TRY(kt_importance(ctx, layer, &top.score));
-    return kvl_table_top_keys(ctx, &top);
+    return kvl_unit_top_keys(ctx, &top);
 }
 
 /* ---- Further Optimizations: preselect_block() ------------------------------------------------------ */

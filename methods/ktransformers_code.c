@@ -13,6 +13,8 @@
  * SEPARATE lists that are cut when reused), ranks 1 to 5 of layer 31 forced on all others, DYNAMIC's division by 4 on
  * quantised keys, and in the attention kernel half floats, softmax without its maximum, -|lse| < 1e-6 as "empty". */
 #include "parts/blocks.h"
+#include "parts/unit_keys.h"
+#include "parts/window_scores.h"
 
 #include <string.h>
 
@@ -39,11 +41,11 @@ static int ktc_plan(struct kvl_plan *plan)
     uint8_t *selects;
     KVL_TRY(kvl_plan_blocks(plan, &o->blocks, &selects));
     int32_t vectors = kvl_blocks_pair(&o->blocks) || ktc_clips_products(o) ? 2 * group : group;
-    KVL_TRY(kvl_plan_table(plan, &o->blocks.table, .unit = KVL_META_PAGE,
+    KVL_TRY(kvl_plan_table(plan, &o->blocks.table, .unit = KVL_UNIT_PAGE,
                            .unit_tok = o->blocks.block_size,
                            .row_elems = vectors * plan->shape->head_dim, .layers = selects));
     if (!o->blocks.preselect_block) return KVL_OK;
-    return kvl_plan_table(plan, &o->order, .unit = KVL_META_PAGE, .unit_tok = o->blocks.block_size,
+    return kvl_plan_table(plan, &o->order, .unit = KVL_UNIT_PAGE, .unit_tok = o->blocks.block_size,
                           .row_elems = 1, .layers = selects);
 }
 
@@ -52,7 +54,7 @@ static int ktc_importance(const struct kvl_pctx *ctx, int32_t layer, const float
 {
     const struct ktc_opts *o = ctx->opts;
     int32_t chunk = (ctx->context_tok - 1) % KTC_CHUNK_TOK + 1;
-    return kvl_obs_window_unmasked(ctx, layer, KVL_MIN(o->blocks.importance_window, chunk), mass);
+    return kvl_window_unmasked(ctx, layer, KVL_MIN(o->blocks.importance_window, chunk), mass);
 }
 
 /* ---- calc_anchor_all_layers() ------------------------------------------------------------------------ */
@@ -73,22 +75,22 @@ static int ktc_dynamic(const struct kvl_pctx *ctx, int32_t layer)
 {
     const struct ktc_opts *o = ctx->opts;
     int32_t size = o->blocks.block_size;
-    struct kvl_table_top_keys top = { .table = o->blocks.table,
-                                      .layer = layer,
-                                      .n = ctx->context_tok / size,
-                                      .unit_tok = size,
-                                      .k = o->blocks.representative_num,
-                                      .sum = true,
-                                      .stride = (size_t)ctx->context_tok };
+    struct kvl_unit_top_keys top = { .table = o->blocks.table,
+                                     .layer = layer,
+                                     .n = ctx->context_tok / size,
+                                     .unit_tok = size,
+                                     .k = o->blocks.representative_num,
+                                     .sum = true,
+                                     .stride = (size_t)ctx->context_tok };
     KVL_TRY(ktc_importance(ctx, layer, &top.score));
-    KVL_TRY(kvl_table_top_keys(ctx, &top));
+    KVL_TRY(kvl_unit_top_keys(ctx, &top));
     if (ctx->context_tok % size == 0) return KVL_OK;
     top.row = top.n;
     top.first_tok = top.n * size;
     top.score += top.first_tok;
     top.n = 1;
     top.unit_tok = ctx->context_tok % size;
-    return kvl_table_top_keys(ctx, &top);
+    return kvl_unit_top_keys(ctx, &top);
 }
 
 /* Maxima begin at zero, and the partial block has zeros in it; what clips products becomes a box of what is negative

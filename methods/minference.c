@@ -20,6 +20,7 @@
  * of 16 queries each kind of size B would have captured. */
 #include "kvl/policy.h"
 #include "parts/head_file.h"
+#include "parts/mask_estimates.h"
 #include "parts/mask_search.h"
 
 #include <math.h>

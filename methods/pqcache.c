@@ -87,9 +87,10 @@ static int pqcache_plan(struct kvl_plan *plan)
     if (!given) KVL_TRY(kvl_plan_needs_budget(plan));
     pqcache_sizes(plan->budget_tok, o);
     plan->replay = KVL_REPLAY_NONE; /* prefilled sees the whole context */
-    KVL_TRY(kvl_plan_table(plan, &o->codes, .unit = KVL_META_PAGE, .unit_tok = 1,
-                           .row_elems = o->n_subvec, .elem = KVL_META_U8));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_LANE, 1, dim << o->n_subbits, &o->centroids));
+    KVL_TRY(kvl_plan_table(plan, &o->codes, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                           .row_elems = o->n_subvec, .elem = KVL_ELEM_U8));
+    KVL_TRY(kvl_plan_table(plan, &o->centroids, .unit = KVL_UNIT_LANE, .unit_tok = 1,
+                           .row_elems = dim << o->n_subbits));
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(plan, &(struct kvl_offload){ .keep_first = o->sink_size,
                                                          .keep_last = o->recent_size + 1,
@@ -191,6 +192,64 @@ static int pqcache_append(struct kvl_pctx *ctx, const struct kvl_step *step, con
 
 /* ---- section 3.2: selection, decoding_attn_GQA_euc() ------------------------------------------------ */
 
+/* scale q_piece . centroid, of all pieces and centroids: in scratch [n_heads][n_subvec][codes]. */
+static int pqcache_distances(const struct kvl_pctx *ctx, int32_t layer, const float *q,
+                             float **table)
+{
+    const struct pqcache_opts *o = ctx->opts;
+    const struct kvl_shape *sh = ctx->shape;
+    struct kvl_rows rows;
+    size_t entries = (size_t)sh->n_heads * (size_t)(o->n_subvec << o->n_subbits);
+    KVL_TRY(kvl_scratch_get(ctx, entries, table));
+    KVL_TRY(kvl_table_operand(ctx, o->centroids, layer, 1, &rows));
+    KVL_TRY(kvl_table_count(ctx, o->centroids, (int64_t)rows.row_elems * sh->n_kv_heads));
+    return ctx->ops->pq_table(&(struct kvl_pq_table_args){
+        .table = *table,
+        .q = q,
+        .centroid = kvl_table_row(&rows, 0, 0),
+        .head_stride = rows.part[rows.part[0].n_rows == 0].head_bytes / sizeof(float),
+        .n_heads = sh->n_heads,
+        .n_kv_heads = sh->n_kv_heads,
+        .head_dim = sh->head_dim,
+        .n_sub = o->n_subvec,
+        .n_codes = 1 << o->n_subbits,
+        .scale = sh->scale });
+}
+
+/* score [n_heads][n] = scale q . (the centroids of its codes) of the n tokens behind the first ones, which count as
+ * read too. */
+static int pqcache_scores(const struct kvl_pctx *ctx, int32_t layer, const float *q, int32_t n,
+                          float *score)
+{
+    const struct pqcache_opts *o = ctx->opts;
+    int32_t first = o->sink_size, end = first + n;
+    struct kvl_rows codes;
+    float *table;
+    KVL_TRY(pqcache_distances(ctx, layer, q, &table));
+    KVL_TRY(kvl_table_operand(ctx, o->codes, layer, end, &codes));
+    KVL_TRY(
+        kvl_table_count(ctx, o->codes, (int64_t)end * codes.row_elems * ctx->shape->n_kv_heads));
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t skip = KVL_MIN(first, codes.part[i].n_rows), more = codes.part[i].n_rows - skip;
+        const uint8_t *code = codes.part[i].data;
+        first -= skip;
+        if (more == 0) continue;
+        KVL_TRY(ctx->ops->pq_scores(
+            &(struct kvl_pq_scores_args){ .score = score,
+                                          .stride = (size_t)n,
+                                          .table = table,
+                                          .code = code + (size_t)skip * codes.row_bytes,
+                                          .head_stride = codes.part[i].head_bytes,
+                                          .n = more,
+                                          .n_heads = ctx->shape->n_heads,
+                                          .group = ctx->shape->group,
+                                          .n_sub = o->n_subvec,
+                                          .n_codes = 1 << o->n_subbits }));
+        score += more;
+    }
+    return KVL_OK;
+}
+
 static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
@@ -203,16 +262,7 @@ static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_heads * (size_t)n, &score));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)n, &sum));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lanes * (size_t)k, &best));
-    KVL_TRY(kvl_table_code_scores(ctx, &(struct kvl_table_codes){ .codes = o->codes,
-                                                                  .centroids = o->centroids,
-                                                                  .layer = step->layer,
-                                                                  .first = o->sink_size,
-                                                                  .n = n,
-                                                                  .n_sub = o->n_subvec,
-                                                                  .n_codes = 1 << o->n_subbits,
-                                                                  .q = q->q,
-                                                                  .scale = ctx->shape->scale,
-                                                                  .score = score }));
+    KVL_TRY(pqcache_scores(ctx, step->layer, q->q, n, score));
     KVL_TRY(kvl_cap(ctx, score, (size_t)n_heads * (size_t)n));
     if (o->group == PQ_GROUP_SOFTMAX) KVL_TRY(kvl_softmax(ctx, score, n_heads, n));
     KVL_TRY(kvl_group_scores(ctx, score, n, KVL_REDUCE_SUM, sum));

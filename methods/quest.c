@@ -72,13 +72,9 @@ static int quest_plan(struct kvl_plan *plan)
                                          .keep_last = 1, /* a page goes when it is full */
                                          .unit_tok = o->page,
                                          .cache_tok = plan->budget_tok / o->page * o->page }));
-    return kvl_plan_meta_desc(plan,
-                              &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
-                                                       .unit_tok = o->page,
-                                                       .row_elems = 2 * plan->shape->head_dim,
-                                                       .elem = KVL_META_KEY,
-                                                       .layers = selects },
-                              &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = o->page,
+                          .row_elems = 2 * plan->shape->head_dim, .elem = KVL_ELEM_KEY,
+                          .layers = selects);
 }
 
 /* Algorithm 1, when keys come: minima and maxima of their pages. */

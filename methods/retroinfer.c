@@ -19,6 +19,7 @@
  * and retrieved tokens up to B, the current one included.  The estimation zone reads no token: its
  * means and sizes are counted as index bytes. */
 #include "parts/clusters.h"
+#include "parts/ranked.h"
 
 #include <math.h>
 #include <string.h>
@@ -218,7 +219,7 @@ static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t
     }
     kvl_ascending(t->pos, n_tok);
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_tok));
-    return kvl_meta_count(ctx, ((const struct retro_opts *)ctx->opts)->index.order, n_tok);
+    return kvl_table_count(ctx, ((const struct retro_opts *)ctx->opts)->index.order, n_tok);
 }
 
 /* Estimation zone: each of the next clusters weighs size x exp(q . mean / sqrt(d)) (Eq. 4, 5). */

@@ -15,7 +15,8 @@
  * Pages of tokens that come later join those of the context as they fill up; the page of the current token
  * is always read.  Budget B: k = B tokens in whole pages, the newest page among them, so T = 2 B.
  * multi_turn=true (RocketKV-MT) keeps all tokens; stage 1 only says which ones stage 2 may choose. */
-#include "kvl/policy.h"
+#include "parts/boxes.h"
+#include "parts/window_scores.h"
 
 #include <math.h>
 
@@ -106,11 +107,11 @@ static int rocket_plan(struct kvl_plan *plan)
     KVL_TRY(rocket_check(plan));
     plan->replay = KVL_REPLAY_NONE;
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, o->window));
-    KVL_TRY(kvl_plan_table(plan, &o->boxes, .unit = KVL_META_LIVE, .unit_tok = 1,
-                           .row_elems = KVL_BOX_ELEMS(dim, o->page), .elem = KVL_META_KEY));
+    KVL_TRY(kvl_plan_table(plan, &o->boxes, .unit = KVL_UNIT_LIVE, .unit_tok = 1,
+                           .row_elems = KVL_BOX_ELEMS(dim, o->page), .elem = KVL_ELEM_KEY));
     if (!o->multi_turn) return KVL_OK;
-    return kvl_plan_table(plan, &o->filter, .unit = KVL_META_LANE, .unit_tok = 1,
-                          .row_elems = o->stage1_tok, .elem = KVL_META_I32);
+    return kvl_plan_table(plan, &o->filter, .unit = KVL_UNIT_LANE, .unit_tok = 1,
+                          .row_elems = o->stage1_tok, .elem = KVL_ELEM_I32);
 }
 
 /* ---- stage 1 --------------------------------------------------------------------------------------- */
@@ -137,7 +138,7 @@ static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
     scores->keep_tok = o->stage1_tok;
     scores->protect_last = o->window;
     if (scores->n_tok <= o->stage1_tok) return KVL_OK;
-    KVL_TRY(kvl_obs_window_scores(ctx, layer, &window, scores->score, scores->n_tok));
+    KVL_TRY(kvl_window_scores(ctx, layer, &window, scores->score, scores->n_tok));
     if (!o->multi_turn) return KVL_OK;
     scores->keep_tok = scores->n_tok;
     return rocket_filter(ctx, layer, scores);
@@ -187,7 +188,7 @@ static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t newest,
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(rocket_tokens(ctx, layer, h, newest, &pos, &n));
         int32_t n_pages = n / o->page, first = all ? 0 : n_pages - 1;
-        KVL_TRY(kvl_table_boxes(ctx, o->boxes, layer, h, o->page, pos, first, n_pages - first));
+        KVL_TRY(kvl_boxes_put(ctx, o->boxes, layer, h, o->page, pos, first, n_pages - first));
     }
     return KVL_OK;
 }
@@ -218,7 +219,7 @@ static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float 
     float *score;
     KVL_TRY(kvl_scratch_get(ctx, n_scores, &score));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * n, share));
-    KVL_TRY(kvl_table_box_scores(ctx, o->boxes, layer, o->page, n_pages, o->channels, q, score));
+    KVL_TRY(kvl_boxes_scores(ctx, o->boxes, layer, o->page, n_pages, o->channels, q, score));
     KVL_TRY(kvl_cap(ctx, score, n_scores));
     KVL_TRY(kvl_softmax(ctx, score, ctx->shape->n_heads, n_pages));
     return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);

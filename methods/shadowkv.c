@@ -18,6 +18,7 @@
  * one.  The engine's cache of fetched tokens, least recently used first to go, holds a budget; decoded
  * tokens older than the local chunks age into the host tier. */
 #include "kvl/policy.h"
+#include "parts/layer_state.h"
 #include "parts/lowrank.h"
 #include "shadowkv_landmark.h"
 
@@ -74,8 +75,10 @@ static int shadow_plan(struct kvl_plan *plan)
     if (o->outlier == KVL_AUTO) o->outlier = KVL_MIN(48, chunks / 6);
     if (o->local == KVL_AUTO) o->local = KVL_MIN(4, chunks / 8);
     KVL_TRY(kvl_plan_lowrank(plan, o->rank, &o->keys));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, dim, &o->landmarks));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, o->chunk_size, 1, &o->fits));
+    KVL_TRY(kvl_plan_table(plan, &o->landmarks, .unit = KVL_UNIT_PAGE, .unit_tok = o->chunk_size,
+                           .row_elems = dim));
+    KVL_TRY(kvl_plan_table(plan, &o->fits, .unit = KVL_UNIT_PAGE, .unit_tok = o->chunk_size,
+                           .row_elems = 1));
     kvl_plan_state(plan,
                    sizeof(struct shadow_layer) +
                        (size_t)plan->shape->n_kv_heads * (size_t)o->outlier * sizeof(int32_t),

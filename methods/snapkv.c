@@ -22,7 +22,7 @@
  * Budget B: C = B - 1 context tokens, window included, and the current token.  No eviction when the
  * context fits.  window=auto is 32, or half the budget where that is less.
  */
-#include "kvl/policy.h"
+#include "parts/window_scores.h"
 
 struct snapkv_opts {
     int32_t window, kernel, pool, reduce;
@@ -82,7 +82,7 @@ static int snapkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_last = o->window;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
-    return kvl_obs_window_scores(ctx, layer, &window, scores->score, scores->n_tok);
+    return kvl_window_scores(ctx, layer, &window, scores->score, scores->n_tok);
 }
 
 static const struct kvl_policy snapkv = {

@@ -60,7 +60,9 @@ static int sparq_plan(struct kvl_plan *plan)
     plan->replay = o->reallocation ? KVL_REPLAY_ALL : KVL_REPLAY_KEYS;
     KVL_TRY(kvl_plan_channels(plan, &o->keys));
     /* Sums of values, and what rounding took from them. */
-    return o->reallocation ? kvl_plan_meta(plan, KVL_META_LANE, 1, 2 * d, &o->values) : KVL_OK;
+    return o->reallocation ? kvl_plan_table(plan, &o->values, .unit = KVL_UNIT_LANE, .unit_tok = 1,
+                                            .row_elems = 2 * d)
+                           : KVL_OK;
 }
 
 /* Kahan's sum: values of 1e5 tokens keep their mean. */

@@ -15,7 +15,7 @@
  *
  * Budget B: cache_size = B - 1, since a step attends to cache_size + 1 tokens.
  */
-#include "kvl/policy.h"
+#include "parts/live_scores.h"
 
 #include <string.h>
 
@@ -59,7 +59,9 @@ static int tova_plan(struct kvl_plan *plan)
     if (plan->own_prefill && o->mode == TOVA_ONESHOT)
         return kvl_fail(plan->err, KVL_EINVAL,
                         "mode=oneshot cuts a finished context; give prefill: shared");
-    if (o->mode == TOVA_STEPWISE) KVL_TRY(kvl_plan_meta(plan, KVL_META_LIVE, 1, 1, &o->table));
+    if (o->mode == TOVA_STEPWISE)
+        KVL_TRY(
+            kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_LIVE, .unit_tok = 1, .row_elems = 1));
     return plan->own_prefill ? KVL_OK : kvl_plan_observe(plan, KVL_OBS_WINDOW, 1);
 }
 

@@ -62,9 +62,24 @@ static int twilight_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_layers(plan, "dense_layers", o->dense_layers, 1, &selects));
     plan->inner_budget_tok = o->candidates;
     plan->replay = KVL_REPLAY_KEYS;
-    return kvl_plan_table(plan, &o->table, .unit = KVL_META_PAGE, .unit_tok = 1,
-                          .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim), .elem = KVL_META_U8,
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                          .row_elems = (int32_t)KVL_KEY4_BYTES(sh->head_dim), .elem = KVL_ELEM_U8,
                           .layers = selects);
+}
+
+/* Keys of this step in 4 bits, into the table. */
+static int twilight_quantize(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const float *k)
+{
+    const struct twilight_opts *o = ctx->opts;
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_operand_out(ctx, o->table, step->layer, step->pos, &rows));
+    return ctx->ops->key4_put(&(struct kvl_key4_put_args){ .rows = rows.part[0].data,
+                                                           .head_stride = rows.part[0].head_bytes,
+                                                           .k = k,
+                                                           .n = step->n_tok,
+                                                           .n_kv_heads = ctx->shape->n_kv_heads,
+                                                           .head_dim = ctx->shape->head_dim });
 }
 
 static int twilight_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
@@ -72,7 +87,7 @@ static int twilight_append(struct kvl_pctx *ctx, const struct kvl_step *step, co
 {
     const struct twilight_opts *o = ctx->opts;
     (void)v;
-    return step->layer < o->dense_layers ? KVL_OK : kvl_table_key4(ctx, o->table, step, k);
+    return step->layer < o->dense_layers ? KVL_OK : twilight_quantize(ctx, step, k);
 }
 
 static int twilight_schedule(struct kvl_pctx *ctx, const struct kvl_step *step)
@@ -98,19 +113,67 @@ static int twilight_room(const struct kvl_pctx *ctx, struct twilight_lists *t)
     return KVL_OK;
 }
 
+/* SpGEMV: logit [group][n] = q . key / sqrt(d) of the query heads q [n_heads][head_dim] of a kv head and its keys at n
+ * ascending positions; these alone are counted as read. */
+static int twilight_logits(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
+                           int32_t kv_head, const int32_t *pos, int32_t n, float *logit)
+{
+    const struct twilight_opts *o = ctx->opts;
+    int32_t group = ctx->shape->group, dim = ctx->shape->head_dim, first = 0, at = 0;
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_operand(ctx, o->table, step->layer, step->pos + 1, &rows));
+    for (int32_t i = 0; i < 2; i++) {
+        int32_t last = first + rows.part[i].n_rows, end = at;
+        while (end < n && pos[end] < last) end++;
+        struct kvl_key4_logits_args a = { .logit = logit + at,
+                                          .stride = (size_t)n,
+                                          .q = q + (size_t)(kv_head * group) * (size_t)dim,
+                                          .row = pos + at,
+                                          .row0 = first,
+                                          .n = end - at,
+                                          .n_heads = group,
+                                          .head_dim = dim,
+                                          .scale = ctx->shape->scale };
+        if (end > at) {
+            a.rows = kvl_table_row(&rows, kv_head, first);
+            KVL_TRY(ctx->ops->key4_logits(&a));
+        }
+        first = last;
+        at = end;
+    }
+    return kvl_table_count(ctx, o->table, (int64_t)n * (int64_t)KVL_KEY4_BYTES(dim));
+}
+
+/* Top-p: index [*n_index]: of weights [n_rows][n], the fewest that sum to p in each row, the budget at most, all rows
+ * together, ascending; the current token, which is the last one, whatever it weighs. */
+static int twilight_top_p(const struct kvl_pctx *ctx, const float *weight, int32_t n_rows,
+                          int32_t n, int32_t *index, int32_t *n_index)
+{
+    const struct twilight_opts *o = ctx->opts;
+    int rc = ctx->ops->top_p(&(struct kvl_top_p_args){ .index = index,
+                                                       .n_index = n_index,
+                                                       .weight = weight,
+                                                       .stride = (size_t)n,
+                                                       .n_rows = n_rows,
+                                                       .n = n,
+                                                       .k = ctx->budget_tok,
+                                                       .p = (float)o->p,
+                                                       .last = true });
+    return rc == KVL_ENUMERIC ? kvl_fail(ctx->err, rc, "a weight is not a number (NaN)") : rc;
+}
+
 /* Step 2, SpGEMV: weights of the n candidates by their keys in 4 bits; Top-p: what stays of them. */
 static int twilight_prune(const struct kvl_pctx *ctx, const struct kvl_step *step, const float *q,
                           int32_t kv_head, int32_t n, const struct twilight_lists *t)
 {
-    const struct twilight_opts *o = ctx->opts;
     int32_t group = ctx->shape->group;
     float *weight;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)group * (size_t)n, &weight));
-    KVL_TRY(kvl_table_key4_logits(ctx, o->table, step, kv_head, q, t->pos[kv_head], n, weight));
+    KVL_TRY(twilight_logits(ctx, step, q, kv_head, t->pos[kv_head], n, weight));
     KVL_TRY(kvl_cap(ctx, weight, (size_t)group * (size_t)n));
     KVL_TRY(kvl_softmax(ctx, weight, group, n));
-    return kvl_top_p(ctx, weight, group, n, o->p, ctx->budget_tok, true,
-                     t->index + (size_t)kv_head * (size_t)ctx->budget_tok, t->n + kv_head);
+    return twilight_top_p(ctx, weight, group, n,
+                          t->index + (size_t)kv_head * (size_t)ctx->budget_tok, t->n + kv_head);
 }
 
 /* Sections 3 and 4: Select (step 1), SpGEMV (2), Top-p (3). */

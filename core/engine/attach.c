@@ -7,13 +7,14 @@ enum { REPLAY_CHUNK = 128 }; /* keys and values stay in L2 on their way to the h
 
 /* ---- attach ---------------------------------------------------------------------------------------- */
 
+/* Rows for all positions of the context are there from the start; they are zero until a hook writes them. */
 static int attach_tables(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
-    for (int32_t i = 0; i < p->p.n_meta; i++) {
-        kvl_meta_table_destroy(s->host.table[i]);
+    for (int32_t i = 0; i < p->p.n_tables; i++) {
+        kvl_row_table_destroy(s->host.table[i]);
         s->host.table[i] = NULL;
-        if (kvl_meta_table_create(s->engine, &p->p.meta[i], s->n_pos, &s->host.table[i]) != KVL_OK)
+        if (kvl_row_table_create(s->engine, &p->p.table[i], s->n_pos, &s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables", p->policy->name);
     }
     return KVL_OK;
@@ -25,13 +26,13 @@ static bool attach_alike(const struct kvl_session *s, const struct kvl_session *
     const struct kvl_planned *a = s->planned, *b = like ? like->planned : NULL;
     return b && like->opened && like->engine == s->engine && a->policy == b->policy &&
            (a->policy->caps & KVL_CAP_SHARES_META) && !a->own_prefill && !b->own_prefill &&
-           like->ctx.context_tok == s->n_pos && a->p.n_meta == b->p.n_meta &&
+           like->ctx.context_tok == s->n_pos && a->p.n_tables == b->p.n_tables &&
            strcmp(a->tabled.data, b->tabled.data) == 0;
 }
 
 /* A plan may give rows to other layers at another budget. */
-static bool attach_same_layers(const struct kvl_session *s, const struct kvl_meta_decl *a,
-                               const struct kvl_meta_decl *b)
+static bool attach_same_layers(const struct kvl_session *s, const struct kvl_row_decl *a,
+                               const struct kvl_row_decl *b)
 {
     size_t n = (size_t)s->engine->model->shape.n_layers;
     if (!a->at || !b->at) return a->at == b->at;
@@ -42,22 +43,24 @@ static bool attach_same_layers(const struct kvl_session *s, const struct kvl_met
 static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
 {
     if (!attach_alike(s, like)) return false;
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        if (!attach_same_layers(s, &like->planned->p.meta[i], &s->planned->p.meta[i]) ||
-            !kvl_meta_table_share(like->host.table[i], s->host.table[i]))
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++)
+        if (!attach_same_layers(s, &like->planned->p.table[i], &s->planned->p.table[i]) ||
+            !kvl_row_table_share(like->host.table[i], s->host.table[i]))
             return false;
     return true;
 }
 
+/* From here on sessions at other budgets may share the rows. */
 static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 {
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        if (kvl_meta_table_freeze(s->host.table[i]) != KVL_OK)
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++)
+        if (kvl_row_table_freeze(s->host.table[i]) != KVL_OK)
             return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for its tables",
                             s->planned->policy->name);
     return KVL_OK;
 }
 
+/* State, host tier and the marks of the mask oracle: whatever else a session has under a policy. */
 static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
@@ -70,6 +73,7 @@ static int attach_memory(struct kvl_session *s, struct kvl_err *err)
 }
 
 /* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
+/* In the layout of a prefill, so that append need not know where its keys come from. */
 static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
                        int32_t n, float *out, struct kvl_err *err)
 {
@@ -90,6 +94,7 @@ static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part pa
     return KVL_OK;
 }
 
+/* Chunk by chunk through one layer, since memory for a whole context would be as large as the cache itself. */
 static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -160,6 +165,8 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
     return KVL_OK;
 }
 
+/* What a policy asks for that this engine or session cannot give is refused here, by name, before anything is
+ * changed. */
 static int attach_check(const struct kvl_session *s, const struct kvl_planned *planned,
                         struct kvl_err *err)
 {
@@ -190,6 +197,8 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
     return attach_check_observers(s, planned, err);
 }
 
+/* The context that a policy prefilled itself is complete. Reads of tables on the way are no part of what a
+ * token costs. */
 int kvl_attach_context(struct kvl_session *s, struct kvl_err *err)
 {
     int32_t n_layers = s->engine->model->shape.n_layers;

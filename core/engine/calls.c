@@ -17,6 +17,8 @@ static int check_context(const struct kvl_session *s, struct kvl_err *err)
 static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                   struct kvl_err *err);
 
+/* A policy without prefill_mask that does its own prefill has its context as a block of steps. Time and
+ * failures of the prefill are kept apart from those of attaching the policy to what it left. */
 static int prefill(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     uint64_t t0 = kvl_now_ns();
@@ -41,6 +43,8 @@ int kvl_session_prefill(struct kvl_session *s, const int32_t *id, int32_t n, flo
     return kvl_engine_memory(s->engine, prefill(s, &p, err), err);
 }
 
+/* A block of tokens under the policy, in chunks. The session counts as failed until all of it ran: half a block
+ * is no state to go on from. */
 static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *logits,
                   struct kvl_err *err)
 {
@@ -95,6 +99,8 @@ static int decode_step(const struct kvl_forward *f, float *logits)
     return rc == KVL_OK ? kvl_engine_failed(f->e, "ending a step", end, f->err) : rc;
 }
 
+/* One token for each of n sessions, which may have different policies. Everything is checked before any of them
+ * is touched, so that one bad token spoils no other session. */
 static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, float *logits,
                   struct kvl_err *err)
 {
@@ -133,6 +139,7 @@ int kvl_session_decode(struct kvl_session *const *s, int32_t n, const int32_t *i
     return kvl_engine_memory(s[0]->engine, decode(s, n, id, logits, err), err);
 }
 
+/* Ties go to the lower id, as everywhere: answers must not depend on the order of a sum. */
 int32_t kvl_argmax(const float *logits, int32_t n)
 {
     int32_t best = 0;

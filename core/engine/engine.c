@@ -7,6 +7,7 @@
 
 enum { ENGINE_CHUNK_MAX = 65536 };
 
+/* A set comes from plans, which checked their own part of it; the sum over a sweep is checked here. */
 static int engine_check_observers(const struct kvl_observer_set *set, struct kvl_err *err)
 {
     if (set->window < 0)
@@ -17,6 +18,7 @@ static int engine_check_observers(const struct kvl_observer_set *set, struct kvl
     return KVL_OK;
 }
 
+/* Before sessions are created: each keeps what its engine asked for at that time. */
 int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set *set,
                        struct kvl_err *err)
 {
@@ -25,6 +27,8 @@ int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set 
     return KVL_OK;
 }
 
+/* OpenBLAS is loaded when it is first needed. A prefill that asked for it must not fall back to another
+ * product: its answers differ in their last bits. */
 static int engine_check_blas(const struct kvl_engine_desc *d, struct kvl_err *err)
 {
     if (d->prefill_type != KVL_PREFILL_BLAS) return KVL_OK;
@@ -38,6 +42,8 @@ static int engine_check_blas(const struct kvl_engine_desc *d, struct kvl_err *er
     return KVL_OK;
 }
 
+/* Before anything is allocated. What a model cannot do beyond its context is refused only where the user wants
+ * to go beyond. */
 static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
 {
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
@@ -79,6 +85,8 @@ struct row_array {
     size_t bytes;         /* of a row */
 };
 
+/* One list for allocating, freeing and counting, so that an array more is one row more. What hooks are given
+ * lies in TABLE memory, which the host may see; all else stays on the device. */
 static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARRAYS])
 {
     const struct kvl_shape *sh = &e->model->shape;
@@ -107,6 +115,7 @@ static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARR
     memcpy(out, all, sizeof all);
 }
 
+/* For forecasts, which have a model and no engine yet. */
 size_t kvl_engine_row_bytes(const struct kvl_model *model)
 {
     struct kvl_engine e = { .model = model };
@@ -117,6 +126,7 @@ size_t kvl_engine_row_bytes(const struct kvl_model *model)
     return bytes;
 }
 
+/* Pointers of other types through memcpy: `at` is a float ** or an int32_t **. */
 static void row_array_free(const struct kvl_engine *e, const struct row_array *a)
 {
     void *p;
@@ -153,6 +163,7 @@ static int engine_rows(struct kvl_engine *e, int32_t n)
     return KVL_OK;
 }
 
+/* Grows and never shrinks: a decoded token after a long prefill allocates nothing. */
 int kvl_engine_reserve(struct kvl_engine *e, int32_t n_rows, struct kvl_err *err)
 {
     if (engine_rows(e, n_rows) == KVL_OK) return KVL_OK;
@@ -166,6 +177,8 @@ static double mib(size_t bytes)
     return (double)bytes / (1 << 20);
 }
 
+/* "Out of memory" on a GPU is asked about more than any other error: the message says what was wanted, what
+ * there is and who has it. */
 static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
 {
     struct row_array array[ENGINE_ROW_ARRAYS];
@@ -190,6 +203,7 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
             m.place_bytes[KVL_PLACE_DEVICE]));
 }
 
+/* Every call that may allocate on the device returns through this. */
 int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
 {
     if (rc != KVL_ENOMEM || !e->dev->discrete) return rc;
@@ -201,6 +215,7 @@ int kvl_engine_memory(struct kvl_engine *e, int rc, struct kvl_err *err)
     return err ? memory_table(e, rc, err) : rc;
 }
 
+/* What was mirrored is remembered one by one, since a failure half way must free as much and no more. */
 static int engine_mirror_range(struct kvl_engine *e, const void *p, size_t bytes,
                                struct kvl_err *err)
 {
@@ -228,6 +243,7 @@ static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
 
 /* ---- life ----------------------------------------------------------------------------------------- */
 
+/* Whatever fails leaves an engine that kvl_engine_destroy can free. */
 static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &e->model->shape;

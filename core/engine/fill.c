@@ -51,6 +51,7 @@ static int fill_columns(struct fill *f, int32_t layer, int32_t n)
     return KVL_OK;
 }
 
+/* Layers of a window forget as in a prefill, or a filled session would hold more than a real one. */
 static int fill_layer(struct fill *f, int32_t layer, int32_t n, struct kvl_err *err)
 {
     struct kvl_engine *e = f->s->engine;
@@ -80,6 +81,7 @@ static int fill_place(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Ids are noted for methods that look at tokens; the array of positions lends its room for that. */
 static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
 {
     uint32_t n_vocab = (uint32_t)f->s->engine->model->shape.n_vocab;
@@ -92,6 +94,7 @@ static int fill_chunk(struct fill *f, int32_t n, struct kvl_err *err)
     return f->s->engine->desc.prefill_kv_host ? fill_place(f->s, err) : KVL_OK;
 }
 
+/* By an operator whose numbers do not depend on the device, so that all devices measure the same cache. */
 static int fill_memory(struct fill *f, uint64_t seed)
 {
     const struct kvl_engine *e = f->s->engine;
@@ -108,6 +111,7 @@ static int fill_memory(struct fill *f, uint64_t seed)
     return KVL_OK;
 }
 
+/* The session counts as failed until all layers have all tokens. */
 int kvl_session_fill(struct kvl_session *s, int32_t n, uint64_t seed, struct kvl_err *err)
 {
     struct fill f = { .s = s };

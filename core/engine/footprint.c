@@ -36,6 +36,7 @@ static void footprint_layers(const struct kvl_shape *s, int32_t block_tok, int64
     }
 }
 
+/* By the same arithmetic as the store and the engine, which are asked rather than copied. */
 int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_footprint *out,
                   struct kvl_err *err)
 {
@@ -58,6 +59,7 @@ int kvl_footprint(const struct kvl_engine_desc *desc, int64_t n_tok, struct kvl_
     return KVL_OK;
 }
 
+/* Windows take their share first: they are needed whatever the length. */
 int64_t kvl_footprint_fits(const struct kvl_footprint *f, int64_t free_bytes)
 {
     if (f->block_bytes == 0) return INT32_MAX; /* windows in all layers */

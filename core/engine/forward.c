@@ -53,6 +53,8 @@ static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32
 }
 
 /* The chunk's attention: e->att, and lse [n][n_heads] or NULL. */
+/* With sinks the result is merged with one more segment, which has no value; the log-sum-exp that observers get
+ * is that of the merge. */
 static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
 {
     struct kvl_engine *e = f->e;
@@ -93,6 +95,8 @@ static int prefill_observe(const struct kvl_forward *f, int32_t layer, const flo
     return kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
 }
 
+/* A session under a policy is here only if the policy masks its own prefill. Layers of a window forget as they
+ * go, so that a long context never lies in them whole. */
 static int attend_prefill(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
@@ -127,6 +131,7 @@ static void lap(const struct kvl_forward *f, uint64_t *t0, uint64_t *counter)
     *t0 = t;
 }
 
+/* Layers by the model's numbers; hooks.c makes them the policy's. */
 static struct kvl_step row_step(const struct kvl_row *row, int32_t layer)
 {
     return (struct kvl_step){ .layer = layer, .index = row->index, .pos = row->pos, .n_tok = 1 };
@@ -161,13 +166,14 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     return kvl_call_append(row, &step, e->k + at, e->v + at, f->err);
 }
 
+/* Tables have a row for the token before its hook runs, which may write it. */
 static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                       int32_t layer)
 {
     struct kvl_session *s = row->s;
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
-    for (int32_t t = 0; s->planned && t < s->planned->p.n_meta; t++)
-        kvl_meta_table_append(s->host.table[t], layer, row->pos + 1);
+    for (int32_t t = 0; s->planned && t < s->planned->p.n_tables; t++)
+        kvl_row_table_append(s->host.table[t], layer, row->pos + 1);
     KVL_TRY(append_rows(f, s, layer, i, 1));
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
@@ -209,6 +215,8 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     return kvl_call_select(row, &step, &query, sel, f->err);
 }
 
+/* Arrays of pointers for the host, weights for operators: they are of different arenas, since what operators
+ * write must not be read by the host unasked. */
 static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_observed *ob)
 {
     size_t heads = (size_t)f->e->model->shape.n_heads;
@@ -223,6 +231,7 @@ static int observed_get(const struct kvl_forward *f, bool wanted, struct kvl_obs
     return KVL_OK;
 }
 
+/* A selection that cannot be carried out is the fault of the hook that made it, and is told so. */
 static int row_resolve(const struct kvl_forward *f, struct kvl_row *row, int32_t i,
                        struct kvl_sel *sel)
 {
@@ -242,6 +251,7 @@ static int row_resolve(const struct kvl_forward *f, struct kvl_row *row, int32_t
     return row->s->planned ? kvl_hook_failed(row->s, "selection", sel->layer, rc) : rc;
 }
 
+/* A call that failed may have left jobs of rows that are gone. */
 static void jobs_clear(struct kvl_engine *e)
 {
     e->n_jobs = e->n_merges = 0;
@@ -287,6 +297,7 @@ static int row_observe(const struct kvl_forward *f, const struct kvl_row *row, i
     return kvl_call_observe(row, &step, f->err);
 }
 
+/* A tap is a listener of tests and traces: everything is waited for. */
 static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32_t i, int32_t layer)
 {
     const struct kvl_shape *sh = &f->e->model->shape;
@@ -300,6 +311,8 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
     return kvl_tap_read(row->s, layer, row->pos, row->dense, query, att, &row->reads, f->err);
 }
 
+/* While decoding what is chosen on the device may be carried out late: nobody reads the layer again before the
+ * next token. */
 static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     struct kvl_step step = row_step(row, layer);
@@ -393,6 +406,8 @@ static int evict_rows(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
+/* Rows wait for their attention as long as they may, so that it is one call; scratch memory is given back in
+ * between. The layer's input is kept by changing places with that of the layer before: methods guess from it. */
 static int attend_policy(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
@@ -447,6 +462,8 @@ static int rows_fit(const struct kvl_forward *f, int32_t layer)
 
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
+/* On the host every layer is checked, which costs little there and names the layer. A device is asked once per
+ * call. */
 static int run_layer(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
@@ -465,6 +482,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
+/* The last place where a NaN can be noticed before it becomes an answer. */
 int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
@@ -521,6 +539,7 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end)
     return rc == KVL_OK ? rows_finite(f) : rows_ended(f, rc);
 }
 
+/* A step that ended early may have left evictions and results: nothing of them belongs to this one. */
 int kvl_forward_rows(const struct kvl_forward *f)
 {
     KVL_TRY(kvl_step_reset(f->e, f->err)); /* before something is under way */
@@ -530,6 +549,8 @@ int kvl_forward_rows(const struct kvl_forward *f)
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }
 
+/* Of the last chunk alone, or of all: a vocabulary is wide, and logits of a whole context are for perplexity
+ * only. */
 int kvl_prefill_logits(const struct kvl_prefill *p, const struct kvl_forward *f, int32_t at)
 {
     size_t skip = p->last_only ? 0 : (size_t)at * (size_t)f->e->model->shape.n_vocab;

@@ -37,6 +37,8 @@ static int norm_heads(const struct kvl_forward *f, float *x, const float *w, int
 }
 
 /* Queries and keys. */
+/* Both in one call, keys behind queries: on a GPU one kernel. The raw ones stay, for methods that change
+ * positions. */
 static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope)
 {
     const struct kvl_engine *e = f->e;
@@ -55,6 +57,7 @@ static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope)
     return kvl_given(f, "rope", e->ops->rope(&q));
 }
 
+/* Where a product cannot add to x itself. */
 static int residual(const struct kvl_forward *f, const float *part)
 {
     size_t n = (size_t)f->n * (size_t)f->e->model->shape.n_embd;
@@ -62,6 +65,7 @@ static int residual(const struct kvl_forward *f, const float *part)
                      f->e->ops->add(&(struct kvl_add_args){ .y = f->e->x, .x = part, .n = n }));
 }
 
+/* Three products of one input in one call; biases go along. */
 int kvl_layer_project(const struct kvl_forward *f, int32_t layer)
 {
     const struct kvl_layer_weights *w = &f->e->model->w.layer[layer];
@@ -132,6 +136,7 @@ static int scale(const struct kvl_forward *f, float *x, size_t n, float factor, 
         f->e->ops->scale(&(struct kvl_scale_args){ .y = x, .n = n, .factor = factor, .cap = cap }));
 }
 
+/* Of the last n rows: a decode step wants all of its rows, a prefill its last one. */
 int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;
@@ -157,6 +162,7 @@ static int embed_positions(const struct kvl_forward *f)
     return residual(f, e->tmp);
 }
 
+/* Scaled where the model says so (Gemma), then with learned positions where it has these (GPT-2). */
 int kvl_forward_embed(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;

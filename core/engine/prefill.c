@@ -1,6 +1,7 @@
 /* A context through the layers, chunk by chunk (here) or layer by layer (layerwise.c). */
 #include "forward.h"
 
+/* n_pos moves on only once a chunk has gone through all layers: hooks and observers count from it. */
 static int prefill_chunks(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     struct kvl_forward f = { .e = s->engine, .mode = KVL_PREFILL, .err = err };
@@ -27,6 +28,7 @@ static bool prefill_by_layer(const struct kvl_session *s)
     return s->engine->desc.prefill_kv_host && !s->repeat;
 }
 
+/* Memory for all that the call will need, so that nothing runs short behind the first chunk. */
 static int prefill_open(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;

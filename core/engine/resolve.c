@@ -14,6 +14,7 @@
 
 /* ---- positions to slots ---------------------------------------------------------------------------- */
 
+/* Kernels read runs: slots that follow each other come in one load, and lists of methods mostly are such runs. */
 static const struct kvl_run *runs_of(const struct kvl_head *h, const struct kvl_items *it,
                                      int32_t *n_runs)
 {
@@ -46,6 +47,7 @@ static int32_t key_position(const struct kvl_segment *g, int32_t pos, int32_t ra
     return g->mode == KVL_POS_GROUPED ? pos / g->arg : 0;
 }
 
+/* The query stands behind all keys of the list, in its group, or at the given distance. */
 static int32_t query_position(const struct kvl_segment *g, int32_t n)
 {
     if (g->mode == KVL_POS_IN_CACHE) return n - 1;
@@ -79,6 +81,8 @@ static void *grown(void *data, int32_t *cap, int32_t n, size_t item)
     return bigger;
 }
 
+/* Jobs of all rows and heads are gathered first and run in one call. Views of lanes are taken then, since
+ * appends of other rows may move tables. */
 static int push_job(const struct kvl_head *h, const struct kvl_attn_job *job)
 {
     struct kvl_engine *e = h->e;
@@ -93,6 +97,8 @@ static int push_job(const struct kvl_head *h, const struct kvl_attn_job *job)
     return KVL_OK;
 }
 
+/* Pages go to the kernel as they are. In a layer on the host what is missing is fetched, or, where the device
+ * attends on the host, that part of the job stays there. */
 static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
                     const struct kvl_items *it, struct kvl_attn_job job)
 {
@@ -118,6 +124,8 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
 
 /* ---- the mask oracle ------------------------------------------------------------------------------- */
 
+/* The same list as a mask, a bias and positions over full attention: nothing of what makes the real job fast is
+ * used, so that an error in it shows. */
 static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
                       const struct kvl_items *it, const struct kvl_attn_job *job)
 {
@@ -172,6 +180,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
 
 /* ---- counting ---------------------------------------------------------------------------------------- */
 
+/* Evidence that was read counts by lane, whatever the heads of its group read. */
 static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
 {
     struct kvl_probe *pr = &h->s->probe;
@@ -181,6 +190,7 @@ static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
         if (!hit[i] && kvl_items_have(h, it, pr->pos[i])) hit[i] = 1;
 }
 
+/* Keys that the policy gave are not read from the store: their values alone are. */
 static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 {
     h->s->count.kv_read_bytes += kvl_key_bytes(h->e) * (2 * (int64_t)it->n - it->n_keys);
@@ -188,6 +198,8 @@ static void count_read(const struct kvl_head *h, const struct kvl_items *it)
     if (h->s->probe.n > 0) probe_items(h, it);
 }
 
+/* Three kinds of layers are kept apart: of a window, dense by the schedule, and selected. A budget is of the
+ * last kind. */
 static void count_attended(const struct kvl_head *h, int32_t n_unique)
 {
     struct kvl_counters *c = &h->s->count;
@@ -237,6 +249,8 @@ static int tap_list(const struct kvl_head *h, int32_t first_head, int32_t n_head
 /* ---- one head, one row ----------------------------------------------------------------------------- */
 
 /* One segment of one kv head: results for its query group into out [group][head_dim], lse. */
+/* Out and lse of a segment are its own until segments are merged. Positions other than the original ones start
+ * from queries before RoPE. */
 static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, float *lse,
                            int32_t *n_unique)
 {
@@ -326,7 +340,7 @@ static void joins_add(const struct kvl_head *h, struct kvl_probs_join *joins, co
     }
 }
 
-/* Observe will get rows of all segments, filled by kvl_resolve_join. */
+/* Observe will get rows of all segments, filled by resolve_join. */
 static int joins_close(const struct kvl_head *h, struct kvl_probs_join *joins)
 {
     int32_t group = kvl_group(&h->e->model->shape), first = h->kv_head * group;

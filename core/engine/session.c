@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Observers are the engine's choice and not the policy's: one prefill serves all policies that come later. */
 int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, struct kvl_err *err)
 {
     struct kvl_session *s = kvl_alloc(1, sizeof *s);
@@ -23,6 +24,7 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
     return KVL_OK;
 }
 
+/* Ids are noted before the tokens run, so that hooks of these tokens find them (kvl_tokens). */
 int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
 {
     if (n == 0) return KVL_OK;
@@ -39,9 +41,10 @@ int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct
     return KVL_OK;
 }
 
+/* What a policy left with the engine: its tables, shared selections, host tier and state. */
 static void host_release(struct kvl_session *s)
 {
-    for (int32_t i = 0; i < KVL_MAX_META; i++) kvl_meta_table_destroy(s->host.table[i]);
+    for (int32_t i = 0; i < KVL_MAX_TABLES; i++) kvl_row_table_destroy(s->host.table[i]);
     kvl_shares_free(&s->host);
     kvl_tier_destroy(s->tier);
     kvl_free(s->ctx.state);
@@ -68,12 +71,15 @@ static void *copy_bytes(const void *src, size_t n)
     return p;
 }
 
+/* Of the model: the mask oracle and probes keep a row for layers with a window, too. */
 static size_t session_lanes(const struct kvl_session *s)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
     return (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
 }
 
+/* Copied: state, options by reference, what the mask oracle evicted. Shared until written: tables, selections,
+ * blocks of the tier. The context points into the fork, not into the parent. */
 static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
 {
     s->planned = parent->planned;
@@ -85,8 +91,8 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     s->host.session = s;
     if (!parent->planned) return KVL_OK;
     KVL_TRY(kvl_engine_sync(s->engine)); /* hooks may run ahead of what they write */
-    for (int32_t i = 0; i < parent->planned->p.n_meta; i++)
-        KVL_TRY(kvl_meta_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
+    for (int32_t i = 0; i < parent->planned->p.n_tables; i++)
+        KVL_TRY(kvl_row_table_fork(s->engine, parent->host.table[i], &s->host.table[i]));
     KVL_TRY(kvl_shares_fork(&s->host, &parent->host));
     if (parent->tier) KVL_TRY(kvl_tier_fork(parent->tier, &s->tier));
     if (parent->planned->state_bytes > 0) {
@@ -103,6 +109,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     return KVL_OK;
 }
 
+/* Counters go along: what a prefill cost is part of every answer that comes of it. */
 static int session_fork(const struct kvl_session *parent, struct kvl_session **out,
                         struct kvl_err *err)
 {
@@ -147,6 +154,7 @@ const struct kvl_counters *kvl_session_counters(const struct kvl_session *s)
     return &s->count;
 }
 
+/* What the prefill cost stays: it was paid once, before the steps that are counted from here on. */
 void kvl_session_reset_counters(struct kvl_session *s)
 {
     const struct kvl_counters c = s->count;
@@ -158,15 +166,17 @@ void kvl_session_reset_counters(struct kvl_session *s)
     kvl_offload_account(s);
 }
 
+/* State and tables of the policy, shared rows too: what the method needs, not what this session added. */
 size_t kvl_session_meta_bytes(const struct kvl_session *s)
 {
     if (!s->planned) return 0;
     size_t bytes = s->planned->state_bytes;
-    for (int32_t i = 0; i < s->planned->p.n_meta; i++)
-        bytes += kvl_meta_table_bytes(s->host.table[i]);
+    for (int32_t i = 0; i < s->planned->p.n_tables; i++)
+        bytes += kvl_row_table_bytes(s->host.table[i]);
     return bytes;
 }
 
+/* Positions to watch: a new probe takes the place of the old one, none of it is carried over. */
 int kvl_session_probe(struct kvl_session *s, const int32_t *pos, int32_t n, struct kvl_err *err)
 {
     kvl_free(s->probe.pos);
@@ -195,6 +205,7 @@ void kvl_session_probe_hits(const struct kvl_session *s, const uint8_t **hit, co
     *dense = s->probe.dense;
 }
 
+/* Only for the mask oracle, which evicts nothing and marks instead: a byte per position and lane. */
 int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_err *err)
 {
     if (s->dead && n_pos <= s->dead_cap) return KVL_OK;

@@ -30,6 +30,7 @@ static bool observer_has_bytes(const struct kvl_observer_set *set, int32_t i)
     return set->column[i].what != KVL_OBS_REPLAY && set->column[i].what != KVL_OBS_REPLAY_PLUS;
 }
 
+/* Observers are part of the key: a snapshot without them could not serve a policy that asks. */
 static int key_observers(const struct kvl_observer_set *set, struct kvl_buf *out)
 {
     KVL_TRY(kvl_buf_printf(out, "observe window=%d", set->window));
@@ -49,6 +50,8 @@ static int key_windows(const struct kvl_shape *sh, struct kvl_buf *out)
 }
 
 /* A key without one of its lines would be that of something else. */
+/* Whatever may change a bit of the content: model, code, operators and their machine, store, windows,
+ * observers, tokens. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
     static const char *const types[] = { "f32", "f16", "bf16", "q8_0" }; /* by enum kvl_kv_type */
@@ -92,6 +95,7 @@ struct snapshot_head {
     int32_t n_seen, n_tok; /* by the observers; room of their columns */
 };
 
+/* Zeroed first, since heads are compared byte by byte. */
 static struct snapshot_head head_of(const struct kvl_engine *e)
 {
     const struct kvl_shape *sh = &e->model->shape;
@@ -112,6 +116,7 @@ static struct snapshot_head head_of(const struct kvl_engine *e)
     return h;
 }
 
+/* The key said already that it fits; this keeps a damaged head from being believed. */
 static int head_check(const struct kvl_engine *e, const struct snapshot_head *h,
                       const struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
@@ -143,6 +148,7 @@ struct snapshot_lanes {
     float *tail[3]; /* [n_tail][n_heads][head_dim] by enum kvl_kv_part; NULL: not stored */
 };
 
+/* Members that were not taken are NULL. */
 static void lanes_free(struct snapshot_lanes *ls)
 {
     kvl_free(ls->block);
@@ -150,6 +156,7 @@ static void lanes_free(struct snapshot_lanes *ls)
     for (int i = 0; i < 3; i++) kvl_free(ls->tail[i]);
 }
 
+/* Memory of a chunk and no more: a snapshot of a million tokens takes as little as one of a thousand. */
 static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes *out,
                      struct kvl_err *err)
 {
@@ -195,6 +202,7 @@ static size_t block_width(const struct kvl_layout *l)
     return l->type == KVL_KV_F32 ? 4 : 2;
 }
 
+/* From a device through pinned memory, which copies at full speed and is free once the chunk is compressed. */
 static int save_staged(struct kvl_session *s, struct kvl_snapshot_writer *w,
                        const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
                        struct kvl_err *err)
@@ -209,6 +217,7 @@ static int save_staged(struct kvl_session *s, struct kvl_snapshot_writer *w,
     return KVL_OK;
 }
 
+/* Head by head, as they lie: blocks that were taken together are read together. */
 static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
                       const struct snapshot_lanes *ls, int32_t layer, int32_t b0, int32_t n,
                       struct kvl_err *err)
@@ -233,6 +242,7 @@ static int load_staged(struct kvl_session *s, struct kvl_snapshot_reader *r,
     return kvl_blocks_write(s->engine->store, ls->block, ls->n_heads * n, ls->stage, err);
 }
 
+/* Blocks of a layer of a window begin where what it has freed ends. */
 static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
                       const struct snapshot_lanes *ls, int32_t layer, int32_t n,
                       struct kvl_err *err)

@@ -27,6 +27,7 @@ static const char file_magic[] = "KVLSNAP\n";
 /* magic, format, length of the key */
 enum { HEAD_BYTES = 8 + 4 + 4 };
 
+/* Little-endian by hand: a file may be read on another machine. */
 static void put_u32(uint8_t *p, uint32_t v)
 {
     for (int i = 0; i < 4; i++) p[i] = (uint8_t)(v >> (8 * i));
@@ -53,6 +54,8 @@ static void put_hash(uint8_t *p, XXH128_hash_t h)
 /* ---- planes -------------------------------------------------------------------------------------- */
 
 /* n elements of `width` bytes, byte b of all of them from plane + b * stride on. */
+/* High bytes of neighbouring floats are alike and low ones are noise: apart they compress, together they hardly
+ * do. */
 static void planes_split(uint8_t *plane, size_t stride, const uint8_t *from, size_t n, size_t width)
 {
     if (width == 2) {
@@ -101,6 +104,7 @@ struct kvl_snapshot_writer {
     size_t width, n;    /* of the elements of the piece; how many it has */
 };
 
+/* What a piece takes at worst, head included. */
 static size_t frame_room(void)
 {
     return PIECE_HEAD + ZSTD_compressBound(FILE_PIECE);
@@ -111,6 +115,7 @@ static int write_failed(const struct kvl_snapshot_writer *w, const char *what, s
     return kvl_fail(err, KVL_EIO, "%s: cannot %s the snapshot: %s", w->path, what, strerror(errno));
 }
 
+/* A write may be short, on a full disk or by a signal. */
 static int write_all(struct kvl_snapshot_writer *w, const uint8_t *data, size_t n,
                      struct kvl_err *err)
 {
@@ -124,6 +129,7 @@ static int write_all(struct kvl_snapshot_writer *w, const uint8_t *data, size_t 
     return KVL_OK;
 }
 
+/* The key has a checksum of its own, so that a damaged key is not taken for another one. */
 static int write_head(struct kvl_snapshot_writer *w, const char *key, struct kvl_err *err)
 {
     size_t n = strlen(key);
@@ -156,6 +162,7 @@ static char *copy_text(const char *text, const char *end)
     return copy;
 }
 
+/* Under a temporary name beside the file: a reader sees a whole snapshot or none. */
 static int writer_open(struct kvl_snapshot_writer *w, const char *path, struct kvl_err *err)
 {
     w->fd = -1;
@@ -221,6 +228,7 @@ static int piece_end(struct kvl_snapshot_writer *w, struct kvl_err *err)
     return piece_write(w, n, m, err);
 }
 
+/* Pieces are of one width; another one ends the piece. */
 int kvl_snapshot_put(struct kvl_snapshot_writer *w, const void *data, size_t n, size_t width,
                      struct kvl_err *err)
 {
@@ -253,6 +261,7 @@ static void sync_folder(const char *path)
     kvl_free(folder);
 }
 
+/* On disk before it has its name: after a crash there is the old state or the new one. */
 int kvl_snapshot_commit(struct kvl_snapshot_writer *w, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES];
@@ -269,6 +278,7 @@ int kvl_snapshot_commit(struct kvl_snapshot_writer *w, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* What was not committed leaves nothing behind. */
 void kvl_snapshot_close_writer(struct kvl_snapshot_writer *w)
 {
     if (!w) return;
@@ -304,6 +314,7 @@ int kvl_snapshot_damaged(const struct kvl_snapshot_reader *r, const char *what, 
 }
 
 /* At most n bytes; *got = 0 at the end of the file. */
+/* Interrupted by a signal is not an error. */
 static int read_some(struct kvl_snapshot_reader *r, void *data, size_t n, size_t *got,
                      struct kvl_err *err)
 {
@@ -343,6 +354,7 @@ static int another_key(const struct kvl_snapshot_reader *r, const char *have, co
                     (int)strcspn(want + line, "\n"), want + line);
 }
 
+/* Checked in the order in which a wrong file would show: what it is, whether it is whole, which format, whose. */
 static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_err *err)
 {
     uint8_t *head = r->frame, hash[8], want[8];
@@ -380,6 +392,7 @@ static int reader_open(struct kvl_snapshot_reader *r, const char *path, struct k
     return KVL_OK;
 }
 
+/* A file that is not there is no error: the context is prefilled then. */
 int kvl_snapshot_open(const char *path, const char *key, struct kvl_snapshot_reader **out,
                       struct kvl_err *err)
 {
@@ -416,6 +429,7 @@ static void read_ahead(struct kvl_snapshot_reader *r)
 }
 
 /* *m = bytes of the frame that follows; r->n = 0: it was the last piece. */
+/* Lengths are checked before they are used: the checksum comes only at the end. */
 static int piece_head(struct kvl_snapshot_reader *r, size_t *m, struct kvl_err *err)
 {
     uint8_t *head = r->frame;
@@ -463,6 +477,7 @@ int kvl_snapshot_get(struct kvl_snapshot_reader *r, void *data, size_t n, struct
     return KVL_OK;
 }
 
+/* Content that is short, long or followed by something is as damaged as a wrong checksum. */
 int kvl_snapshot_end(struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES], want[HASH_BYTES], more;

@@ -1,6 +1,7 @@
 /* The rows of a call: whether a session takes them, and which token each is. */
 #include "forward.h"
 
+/* All limits in one place: the model's context, the short factors of LongRoPE, and 32-bit positions. */
 int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -23,6 +24,7 @@ int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err 
     return KVL_OK;
 }
 
+/* Ids come from a tokenizer or from a user: one beyond the vocabulary would read outside the embedding. */
 int kvl_session_check_tokens(const struct kvl_session *s, const int32_t *id, int32_t n,
                              struct kvl_err *err)
 {
@@ -34,6 +36,7 @@ int kvl_session_check_tokens(const struct kvl_session *s, const int32_t *id, int
     return KVL_OK;
 }
 
+/* `ahead`: tokens of the same call before this one, which the session does not count yet. */
 void kvl_row_set(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id, int32_t ahead)
 {
     e->id[i] = id;

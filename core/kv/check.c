@@ -7,6 +7,7 @@
 
 enum { CHECK_STEP = 256 }; /* blocks whose places are asked for at a time */
 
+/* This file shares no code with what it checks but the reading of a table. */
 static int32_t check_lanes(const struct kvl_store *store)
 {
     return store->desc.n_layers * store->desc.n_kv_heads;
@@ -82,6 +83,7 @@ static int check_refs(const struct kvl_store *store, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* The count of blocks in use is kept by hand in take and unref; the slabs know better. */
 static int check_pool(const struct kvl_pool *p, struct kvl_err *err)
 {
     bool consistent;

@@ -22,6 +22,7 @@ struct evict {
     int32_t first; /* lowest slot that goes; n_slots when none does */
 };
 
+/* Marks the slots that go, so that the walks below ask a byte and not a list. */
 static struct evict evict_begin(struct kvl_store *store, struct kvl_table *t, int32_t n_gone)
 {
     struct kvl_scratch *s = &store->scratch;
@@ -40,17 +41,20 @@ static struct evict evict_begin(struct kvl_store *store, struct kvl_table *t, in
     return e;
 }
 
+/* By the ranks and not by clearing all: a step evicts one slot of a lane of a million. */
 static void evict_unmark(const struct evict *e)
 {
     for (int32_t i = 0; i < e->n_gone; i++)
         e->store->scratch.dead[kvl_rank_slot(e->t, e->ranks[i])] = 0;
 }
 
+/* Everything that goes lies at the end: then the lane is cut, and nothing moves. */
 static bool evict_moves(const struct evict *e)
 {
     return e->first < e->n_new;
 }
 
+/* Filling costs an index from then on, compacting a pass over the lane. */
 static bool evict_fills(const struct evict *e)
 {
     return e->n_gone <= e->t->n_slots / EVICT_FILL_SHARE;
@@ -113,6 +117,8 @@ static uint8_t *evict_own(const struct evict *e, int32_t b, int32_t n, uint8_t *
     return own;
 }
 
+/* The tail walks up over live slots behind the new end and never meets a hole twice: both lists are as long as
+ * each other. */
 static void evict_fill(const struct evict *e, uint8_t ***fresh)
 {
     struct kvl_table *t = e->t;
@@ -186,6 +192,7 @@ static const int32_t *evict_renumber(const struct evict *e)
     return renumber;
 }
 
+/* Blocks go behind the moves that still read them. */
 static void evict_shrink(const struct evict *e)
 {
     struct kvl_table *t = e->t;
@@ -249,6 +256,7 @@ static int32_t keep_diff(const struct kvl_layout *l, const struct kvl_table *t, 
     return j;
 }
 
+/* The walk stopped at entry i, which says what is wrong with it. */
 static int keep_refuse(const struct kvl_table *t, int32_t layer, int32_t kv_head,
                        const int32_t *pos, int32_t i, struct kvl_err *err)
 {
@@ -264,6 +272,7 @@ static int keep_refuse(const struct kvl_table *t, int32_t layer, int32_t kv_head
 }
 
 /* Evicts the ranks in scratch; blocks it needs pass through the scratch array from `at` on. */
+/* Room first, marks taken back where there is none: a lane that could not be cut is as it was. */
 static int keep_evict(struct kvl_store *store, struct kvl_table *t, int32_t n_gone, int32_t at,
                       struct kvl_err *err)
 {
@@ -333,6 +342,7 @@ static int keep_spliced(struct kvl_store *store, struct kvl_table *t, int32_t n_
     return KVL_OK;
 }
 
+/* Nothing is evicted before every entry was found: a method that names a dead position loses no other. */
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err)
 {
@@ -382,6 +392,7 @@ static struct evict truncate_begin(struct kvl_store *store, struct kvl_table *t,
     return evict_begin(store, t, n_gone);
 }
 
+/* Lanes are counted first and cut then: all of them are cut, or none is. */
 int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;

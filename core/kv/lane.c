@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
+/* Lanes are named by the engine, not by a method: a wrong one is our own mistake. */
 static const struct kvl_table *lane_table(const struct kvl_seq *seq, int32_t layer, int32_t kv_head)
 {
     assert(layer >= 0 && layer < seq->store->desc.n_layers);
@@ -37,6 +38,7 @@ void kvl_seq_positions(const struct kvl_seq *seq, int32_t layer, int32_t kv_head
                (size_t)KVL_MIN(l->block_tok, t->n_slots - s) * sizeof *pos);
 }
 
+/* Callers sort nothing: a lane with holes filled from its end has its order in the index. */
 void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
                    int32_t *slot)
 {
@@ -61,6 +63,7 @@ const int32_t *kvl_ranks_at(const struct kvl_layout *l, const struct kvl_table *
     return kvl_block_pos(l, t->blocks[rank >> l->block_shift]) + in_block;
 }
 
+/* In a sorted lane the index is not kept, and the blocks have the positions. */
 static int32_t lane_rank_pos(const struct kvl_layout *l, const struct kvl_table *t, int32_t rank)
 {
     return t->sorted ? kvl_table_pos(l, t, rank) : t->rank_pos[rank];
@@ -105,6 +108,8 @@ static int32_t lane_gallop(const struct kvl_layout *l, const struct kvl_table *t
     return lane_bisect(l, t, (int32_t)lo, (int32_t)KVL_MIN(lo + step, t->n_slots), pos);
 }
 
+/* Positions that are asked for mostly ascend, so the search goes on from the last hit and doubles its steps:
+ * O(n log gap) instead of O(n log slots). A lane that holds everything needs no search. */
 int32_t kvl_seq_find(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos,
                      int32_t n, int32_t *slot)
 {
@@ -146,6 +151,8 @@ int kvl_ranks_prepare(const struct kvl_layout *l, struct kvl_table *t, int32_t n
     return KVL_OK;
 }
 
+/* Through the operator on a device, where the parts lie; by hand otherwise. Rows are widened one by one, since
+ * a block has them in the type of the store. */
 int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum kvl_kv_part part,
                  int32_t slot, int32_t n, float *out, struct kvl_err *err)
 {

@@ -10,12 +10,14 @@
 enum { MOVES_MAX = 4096, MOVES_BLOCKS = 1024, LINKS_MIN = 64, LINKS_STEP = 256 };
 #define MOVES_STAGE_BYTES ((size_t)8 << 20)
 
+/* Of all parts: what one slot takes in the staging memory. */
 static size_t slot_bytes(const struct kvl_store *store)
 {
     const struct kvl_layout *l = &store->layout;
     return l->row_bytes * (store->desc.raw_keys ? 3 : 2);
 }
 
+/* The device may have failed before, which then is the reason to tell. */
 static int device_take(const struct kvl_store *store, size_t n, size_t item, void **out,
                        struct kvl_err *err)
 {
@@ -26,6 +28,8 @@ static int device_take(const struct kvl_store *store, size_t n, size_t item, voi
                     item);
 }
 
+/* The staging memory is taken when the store is created: an eviction must not fail half way for want of it. It
+ * holds one block at least, so that every single move fits. */
 int kvl_moves_open(struct kvl_store *store, struct kvl_err *err)
 {
     size_t block = slot_bytes(store) * (size_t)store->layout.block_tok;
@@ -71,6 +75,7 @@ void kvl_moves_run(struct kvl_store *store)
     }
 }
 
+/* While moves are held, several evictions share one launch; kvl_store_release carries them out. */
 int kvl_moves_end(struct kvl_store *store, struct kvl_err *err)
 {
     if (!store->device || store->held) return KVL_OK;
@@ -94,6 +99,8 @@ int kvl_store_release(struct kvl_store *store, struct kvl_err *err)
     return rc;
 }
 
+/* A block that goes may still be read by moves that wait. Where there is no memory to remember it, they run
+ * now. */
 void kvl_moves_unref(struct kvl_store *store, uint8_t *block)
 {
     void *gone = store->gone;
@@ -110,6 +117,7 @@ void kvl_moves_unref(struct kvl_store *store, uint8_t *block)
     kvl_block_unref(block);
 }
 
+/* Positions move at once, for the host looks at them before the device has moved the parts. */
 void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,
                    int32_t dst_slot, uint8_t *src, int32_t src_slot, int32_t n)
 {
@@ -139,6 +147,7 @@ static int32_t links_lanes(const struct kvl_store *store)
     return store->desc.n_layers * store->desc.n_kv_heads;
 }
 
+/* New memory knows nothing: all blocks of all lanes are told again when a view is taken. */
 int kvl_links_reserve(struct kvl_seq *seq, int32_t n_blocks, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
@@ -157,6 +166,7 @@ int kvl_links_reserve(struct kvl_seq *seq, int32_t n_blocks, struct kvl_err *err
     return KVL_OK;
 }
 
+/* Copied on the device, since the host keeps no copy to send. */
 int kvl_links_fork(const struct kvl_seq *from, struct kvl_seq *to, struct kvl_err *err)
 {
     struct kvl_store *store = from->store;

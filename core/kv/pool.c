@@ -23,6 +23,7 @@ struct kvl_slab {
     struct kvl_slab *prev, *next;
 };
 
+/* Whole huge pages, or the tail of a slab would lie in small ones. */
 static size_t slab_bytes(const struct kvl_pool *pool)
 {
     size_t n = (size_t)pool->slab_blocks * pool->host_bytes;
@@ -43,6 +44,7 @@ static void *slab_map(size_t n)
     return all + head;
 }
 
+/* Slabs are in a list by what they have left, so that taking a block looks at one of them only. */
 static void slab_unlink(struct kvl_pool *pool, struct kvl_slab *slab)
 {
     if (slab->prev)
@@ -86,6 +88,7 @@ static struct kvl_slab *slab_create(struct kvl_pool *pool)
     return slab;
 }
 
+/* The place of a slab in its list goes with it. */
 static void slab_destroy(struct kvl_pool *pool, struct kvl_slab *slab)
 {
     slab_unlink(pool, slab);
@@ -151,6 +154,7 @@ static uint8_t *block_data(const struct kvl_pool *pool, const struct kvl_slab *s
     return slab->data + (size_t)(host - slab->base) / pool->host_bytes * pool->data_bytes;
 }
 
+/* From slabs that are partly used first: empty ones can go back to the system. */
 static uint8_t *pool_take_one(struct kvl_pool *pool)
 {
     struct kvl_slab *slab = pool->slabs[KVL_SLAB_PARTIAL];
@@ -170,6 +174,7 @@ static uint8_t *pool_take_one(struct kvl_pool *pool)
     return (uint8_t *)block;
 }
 
+/* All of them or none: an eviction or an append that got half of its blocks could not go on. */
 int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_err *err)
 {
     assert(n >= 0);
@@ -222,6 +227,7 @@ void kvl_block_unref(uint8_t *host)
     slab_settle(pool, slab);
 }
 
+/* A block does not know where it lies, its slab does. */
 bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block)
 {
     return kvl_block_head(block)->slab->pool == pool;

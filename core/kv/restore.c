@@ -1,3 +1,5 @@
+/* Blocks that come back from a snapshot: whole ones with ascending positions, taken at once for all heads of a layer. The
+ * caller fills their parts, in as few copies as the blocks lie in a row. */
 #include "restore.h"
 
 #include "store.h"
@@ -11,6 +13,7 @@ size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes)
     return l->part_off[KVL_PART_K];
 }
 
+/* Everything that can run short comes first, so that a refusal leaves the sequence as it was. */
 static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_t **out,
                            struct kvl_err *err)
 {
@@ -28,6 +31,8 @@ static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_
     return kvl_pool_take(&store->pool, n * store->desc.n_kv_heads, out, err);
 }
 
+/* A snapshot is of sessions that evicted nothing: lanes are sorted and end with a full block, so that positions
+ * follow from the first one. */
 int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
                     struct kvl_err *err)
 {
@@ -57,6 +62,7 @@ static int32_t blocks_run(const struct kvl_store *store, const uint8_t *const *b
     return i;
 }
 
+/* One copy for each run of blocks: a copy to a device costs more than the bytes of a block. */
 int kvl_blocks_write(struct kvl_store *store, uint8_t *const *block, int32_t n,
                      const uint8_t *bytes, struct kvl_err *err)
 {

@@ -9,6 +9,7 @@ static int32_t seq_lanes(const struct kvl_store *store)
     return store->desc.n_layers * store->desc.n_kv_heads;
 }
 
+/* The store knows its sequences so that kvl_store_check can recount all references from their tables. */
 static void seq_link(struct kvl_store *store, struct kvl_seq *seq)
 {
     seq->next = store->seqs;
@@ -46,6 +47,7 @@ int kvl_seq_create(struct kvl_store *store, struct kvl_seq **out, struct kvl_err
     return KVL_OK;
 }
 
+/* Blocks go where nobody else has them; a fork keeps what it shares. */
 static void table_clear(struct kvl_store *store, struct kvl_table *t)
 {
     int32_t n_blocks = kvl_blocks_for(&store->layout, t->n_slots);
@@ -127,6 +129,7 @@ struct append {
     int32_t n_fresh; /* blocks taken for it */
 };
 
+/* Not by subtraction: the difference of two keys may not fit an int. */
 static int append_compare(const void *a, const void *b)
 {
     int64_t x, y;
@@ -154,6 +157,8 @@ static bool append_extends(const struct append *a, const struct kvl_table *t)
     return a->ascending && a->pos[0] > t->max_pos;
 }
 
+/* Positions that do not extend the lane: of a snapshot or a test, and so rare that a search for each of them is
+ * cheap enough. */
 static int append_check_unique(struct kvl_seq *seq, int32_t layer, const struct append *a,
                                struct kvl_err *err)
 {
@@ -205,6 +210,7 @@ static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, st
     return extends ? KVL_OK : append_check_unique(seq, layer, a, err);
 }
 
+/* The last block is not full and another sequence has it, too: writing to it would change what that one reads. */
 static bool append_copies(const struct kvl_layout *l, const struct kvl_table *t)
 {
     return (t->n_slots & (l->block_tok - 1)) != 0 &&
@@ -278,6 +284,7 @@ static void append_spans(struct kvl_seq *seq, int32_t lane, const struct append 
     }
 }
 
+/* Spans of an append: one per block that it touches, and one more where it begins within one. */
 static int append_room(struct kvl_store *store, const struct append *a, struct kvl_err *err)
 {
     int64_t n = store->desc.n_kv_heads * ((int64_t)kvl_blocks_for(&store->layout, a->n) + 1);
@@ -324,6 +331,7 @@ static void append_rows(const struct kvl_store *store, const struct append *a, i
     memcpy(kvl_block_pos(l, block) + slot, a->pos + i, (size_t)n * sizeof *a->pos);
 }
 
+/* Nothing here can fail: append_reserve has taken all that it needs, so that lanes never differ in length. */
 static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
                         const struct append *a, uint8_t ***fresh)
 {
@@ -348,6 +356,8 @@ static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
     for (int32_t i = 0; i < a->n; i++) t->max_pos = KVL_MAX(t->max_pos, a->pos[i]);
 }
 
+/* In three steps - checks, reservations, writes - of which only the first two may fail: a sequence is either as
+ * it was or has all of the rows. */
 int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
                    const float *k, const float *k_raw, const float *v, struct kvl_err *err)
 {
@@ -369,6 +379,8 @@ int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t 
     return KVL_OK;
 }
 
+/* Logical bytes are those of live slots, physical ones those of blocks: shared ones count for every sequence
+ * that has them, whole ones even where slots are free. */
 void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
 {
     const struct kvl_store *store = seq->store;

@@ -9,6 +9,8 @@
 
 enum { STORE_MAX_DIM = 8192 }; /* layers, heads, head_dim: keeps products in range */
 
+/* Sizes come from the file of a model, so each is refused by name; what this lets through multiplies without
+ * overflow. */
 static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
 {
     const struct {
@@ -37,11 +39,14 @@ static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Parts of a block begin at cache lines: a row never shares one with the part before it. */
 static size_t align64(size_t n)
 {
     return (n + 63) / 64 * 64;
 }
 
+/* Where the parts of a block lie. For a discrete device keys and values are a piece of their own, in its
+ * memory; the head and the positions stay with the host, which looks them up without waiting for the device. */
 static struct kvl_layout store_layout(const struct kvl_store_desc *d)
 {
     struct kvl_layout l = { .head_dim = d->head_dim,
@@ -62,6 +67,9 @@ static struct kvl_layout store_layout(const struct kvl_store_desc *d)
     return l;
 }
 
+/* A device has two more pools: pinned memory for blocks that were moved to the host, and room for copies of
+ * what is fetched from it. The limit is of the first alone; the peak is of the first two together, which know
+ * each other for that. */
 static void store_pools(struct kvl_store *store)
 {
     const struct kvl_layout *l = &store->layout;
@@ -133,6 +141,8 @@ void kvl_store_reset_peak(struct kvl_store *store)
     store->pool.peak_blocks = store->host.peak_blocks = store->pool.n_blocks + store->host.n_blocks;
 }
 
+/* What storing makes of values. Hooks are given keys and values rounded like this, so that what a method keeps
+ * of them agrees with what attention reads later. */
 void kvl_store_round(const struct kvl_store *store, float *v, size_t n)
 {
     if (store->layout.type == KVL_KV_F16)
@@ -182,6 +192,8 @@ void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t 
     }
 }
 
+/* By half of itself, so that n appends copy O(n) entries in all; a few at the least, so that small tables do
+ * not grow with every token. */
 int kvl_grow(void **data, int32_t *cap, int32_t n, int32_t need, size_t item, struct kvl_err *err)
 {
     if (need <= *cap) return KVL_OK;
@@ -206,6 +218,7 @@ int kvl_scratch_blocks(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
     return rc;
 }
 
+/* Nothing is kept of the old contents: `dead` is all zero between calls, and ranks are written anew by each. */
 int kvl_scratch_slots(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
 {
     if (n <= s->cap_slots) return KVL_OK;
@@ -225,6 +238,7 @@ int kvl_scratch_slots(struct kvl_scratch *s, int32_t n, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* memmove, for an eviction moves slots within one block. */
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n)
 {

@@ -11,7 +11,7 @@
 #include "pool.h"
 
 struct kvl_table {
-    uint8_t **blocks; /* [kvl_table_blocks] */
+    uint8_t **blocks; /* [cap_blocks], of which those up to n_slots are there */
     int32_t cap_blocks;
     int32_t link_lo, link_hi; /* blocks that the device's table does not know of yet */
     int32_t n_slots;

@@ -1,17 +1,17 @@
 /* policy_impl.h - the engine's side of kvl/policy.h: plans, tables, observers, selections, evictions, hooks.
  *
- * Every call of kvl/policy.h is defined in this folder; its state is in work.h. */
+ * Every call of kvl/policy.h is defined in this folder; its state is in session_impl.h. */
 #ifndef KVL_POLICY_IMPL_H
 #define KVL_POLICY_IMPL_H
 
-#include "work.h"
+#include "session_impl.h"
 
-/* ---- planned.c ------------------------------------------------------------------------------- */
+/* ---- plan/planned.c -------------------------------------------------------------------------- */
 
-struct kvl_meta_decl {
-    enum kvl_meta_unit unit;
+struct kvl_row_decl {
+    enum kvl_table_unit unit;
     int32_t unit_tok, row_elems;
-    enum kvl_meta_elem elem;
+    enum kvl_table_elem elem;
     bool per_layer;
     int32_t n_layers; /* that have rows */
     int32_t *at;      /* [n_layers of the model]: place among them, -1 = none; NULL = all have.
@@ -20,8 +20,8 @@ struct kvl_meta_decl {
 
 struct kvl_plan_private {
     const struct kvl_policy *policy;
-    struct kvl_meta_decl meta[KVL_MAX_META];
-    int32_t n_meta;
+    struct kvl_row_decl table[KVL_MAX_TABLES];
+    int32_t n_tables;
     struct kvl_observer_set observers;
     bool offloads;
     struct kvl_offload offload;
@@ -149,57 +149,44 @@ int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer);
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);
 
-/* ---- meta.c: tables of a policy --------------------------------------------------------------- */
+/* ---- table/table_rows.c: tables of a policy ------------------------------------------------------ */
 
-/* As kvl_meta_from, kvl_meta and kvl_meta_read, for operators alone: the host does not have the rows.  kvl_rows_hand
- * gives it those of kvl_meta_rows. */
-int kvl_rows_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
-                  struct kvl_meta_view *out);
-int kvl_rows_all(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                 struct kvl_meta_view *out);
-int kvl_rows_read(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_view *out);
-int kvl_rows_hand(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                  const struct kvl_meta_part part[2]);
-/* As kvl_meta_rows, not counted. */
-int kvl_rows_lend(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_part out[2]);
-/* The first n_rows rows, in two pieces; counted as read, in whichever hook.  Policies read through kvl_table_read. */
-int kvl_meta_rows(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t n_rows,
-                  struct kvl_meta_part out[2]);
+/* The first n_rows rows for operators alone, in two pieces, counted as read. */
+int kvl_table_read_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_rows,
+                           struct kvl_rows *out);
 
-struct kvl_meta_table {
+struct kvl_row_table {
     const struct kvl_device *dev;
-    struct kvl_meta_decl decl;
+    struct kvl_row_decl decl;
     enum kvl_kv_type type;
     int32_t n_kv_heads;
     size_t n_lanes, row_bytes; /* of a layer; of a row of one lane.  Live: columns; of an element */
     int32_t n_rows;
-    struct kvl_meta_plane *plane; /* [decl.n_layers] */
+    struct kvl_row_plane *plane; /* [decl.n_layers] */
 };
 
 /* Rows for n_pos positions, zero until they are written. */
-int kvl_meta_table_create(const struct kvl_engine *e, const struct kvl_meta_decl *decl,
-                          int32_t n_pos, struct kvl_meta_table **out);
-void kvl_meta_table_destroy(struct kvl_meta_table *t);
+int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
+                         struct kvl_row_table **out);
+void kvl_row_table_destroy(struct kvl_row_table *t);
 /* An equal table that shares what is not written: copies what was written since the last fork or freeze
  * at most, unless that is most of it. */
-int kvl_meta_table_fork(const struct kvl_engine *e, struct kvl_meta_table *from,
-                        struct kvl_meta_table **out);
+int kvl_row_table_fork(const struct kvl_engine *e, struct kvl_row_table *from,
+                       struct kvl_row_table **out);
 /* After attach has built the rows of the context: from now on others may share them. */
-int kvl_meta_table_freeze(struct kvl_meta_table *t);
+int kvl_row_table_freeze(struct kvl_row_table *t);
 /* Gives `to`, as created, the rows of the context that `from` had when it was frozen, whatever `from`
  * appended since; false, and nothing done, when it has none of that shape and length. */
-bool kvl_meta_table_share(const struct kvl_meta_table *from, struct kvl_meta_table *to);
+bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table *to);
 /* A token comes to a layer: rows for all positions below n_pos, or one more for each lane. */
-void kvl_meta_table_append(struct kvl_meta_table *t, int32_t layer, int32_t n_pos);
+void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos);
 /* n positions `pos` of the n_live ones of a lane stay: so do their rows in live tables. */
-int kvl_meta_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                  int32_t n_live, const int32_t *pos, int32_t n);
-/* Carries out what kvl_meta_keep left for one launch of the device. */
-int kvl_meta_settle(struct kvl_engine *e, struct kvl_err *err);
+int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
+                       int32_t n_live, const int32_t *pos, int32_t n);
+/* Carries out what kvl_row_table_keep left for one launch of the device. */
+int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err);
 /* Of all rows, shared or not. */
-size_t kvl_meta_table_bytes(const struct kvl_meta_table *t);
+size_t kvl_row_table_bytes(const struct kvl_row_table *t);
 
 /* ---- select.c, share.c -------------------------------------------------------------------------- */
 
@@ -256,6 +243,9 @@ struct kvl_sel {
 
 void kvl_sel_init(struct kvl_sel *sel, struct kvl_session *s, int32_t layer, int32_t n_pos,
                   struct kvl_err *err);
+/* What a query head would read of what `sel` holds now: ascending positions, the current token not among them unless it
+ * was named. */
+int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32_t *n);
 /* Lists that a scope has. */
 int32_t kvl_scope_lists(const struct kvl_shape *shape, enum kvl_scope scope);
 /* Every list of every segment was given. */
@@ -330,7 +320,7 @@ int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
 /* A call that fails takes its marks along. */
 void kvl_marks_drop(struct kvl_engine *e);
 
-/* ---- compose.c ------------------------------------------------------------------------------------ */
+/* ---- hooks/compose.c -------------------------------------------------------------------------------- */
 
 /* An outer policy changes every selection, those that the inner one shares, too. */
 bool kvl_policy_reselects(const struct kvl_policy *policy);

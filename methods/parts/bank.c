@@ -35,23 +35,24 @@ int kvl_plan_bank_scores(struct kvl_plan *plan, struct kvl_bank_scores *s, const
     if (s->window > 0) {
         KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, s->window));
         /* In one piece, of as many tokens as there are: the context may be longer than was planned. */
-        KVL_TRY(kvl_plan_table(plan, &s->heads, .unit = KVL_META_PAGE, .unit_tok = 1,
+        KVL_TRY(kvl_plan_table(plan, &s->heads, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
                                .row_elems = s->window * plan->shape->n_heads, .layers = layers,
                                .per_layer = true));
     }
-    return kvl_plan_table(plan, &s->rows, .unit = KVL_META_PAGE, .unit_tok = 1,
+    return kvl_plan_table(plan, &s->rows, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
                           .row_elems = 1 + s->window, .layers = layers, .per_layer = true);
 }
 
 int kvl_bank_window(const struct kvl_pctx *ctx, const struct kvl_bank_scores *s, int32_t layer)
 {
-    struct kvl_meta_view heads;
+    struct kvl_rows heads;
     if (s->window == 0) return KVL_OK;
-    KVL_TRY(kvl_meta_from(ctx, s->heads, layer, 0, &heads));
+    KVL_TRY(kvl_table_write(ctx, s->heads, layer, 0, &heads));
     for (int32_t b = 0; b < KVL_MIN(s->window, ctx->context_tok); b++)
-        KVL_TRY(kvl_obs_window_probs(ctx, layer, b,
-                                     bank_heads(ctx, s, heads.base, ctx->context_tok - 1 - b),
-                                     ctx->context_tok));
+        KVL_TRY(kvl_obs_window_probs(
+            ctx, layer, b,
+            bank_heads(ctx, s, kvl_table_row_out(&heads, 0, 0), ctx->context_tok - 1 - b),
+            ctx->context_tok));
     return KVL_OK;
 }
 
@@ -126,15 +127,15 @@ static int bank_renew(const struct kvl_pctx *ctx, const struct kvl_bank_list *li
     int32_t pos = list->step->pos, n_queries = KVL_MIN(s->window, pos + 1);
     int32_t n_among = ctx->context_tok - kvl_bank_in_window(ctx, s, pos);
     void *items;
-    struct kvl_meta_view heads;
+    struct kvl_rows heads;
     KVL_TRY(kvl_scratch_items(ctx, n_heads, sizeof(float *), &items));
     const float **of = items;
-    KVL_TRY(kvl_meta_read(ctx, s->heads, list->step->layer, 0, &heads));
-    KVL_TRY(kvl_meta_count(ctx, s->heads, (int64_t)(n_queries - 1) * (int64_t)(n_heads * n)));
-    float *current = bank_heads(ctx, s, heads.base, pos);
+    KVL_TRY(kvl_table_write(ctx, s->heads, list->step->layer, 0, &heads));
+    KVL_TRY(kvl_table_count(ctx, s->heads, (int64_t)(n_queries - 1) * (int64_t)(n_heads * n)));
+    float *current = bank_heads(ctx, s, kvl_table_row_out(&heads, 0, 0), pos);
     for (size_t h = 0; h < n_heads; h++) memcpy(current + h * n, probs[h], n * sizeof *current);
     for (int32_t b = 0; b < n_queries; b++) {
-        const float *weights = bank_heads(ctx, s, heads.base, pos - b);
+        const float *weights = bank_heads(ctx, s, kvl_table_row_out(&heads, 0, 0), pos - b);
         for (size_t h = 0; h < n_heads; h++) of[h] = weights + h * n;
         KVL_TRY(bank_score_query(ctx, of, NULL, n_among, list->score));
         KVL_TRY(bank_put(ctx, list, pos - b));
@@ -145,12 +146,12 @@ static int bank_renew(const struct kvl_pctx *ctx, const struct kvl_bank_list *li
 int kvl_bank_open(const struct kvl_pctx *ctx, struct kvl_bank_list *list)
 {
     const struct kvl_bank_scores *s = list->scores;
-    struct kvl_meta_view rows;
+    struct kvl_rows rows;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->context_tok, &list->score));
-    KVL_TRY(kvl_meta_read(ctx, s->rows, list->step->layer, s->window > 0 ? ctx->context_tok : 0,
-                          &rows));
-    list->row = rows.base;
-    return KVL_OK;
+    KVL_TRY(kvl_table_write(ctx, s->rows, list->step->layer, 0, &rows));
+    list->row = kvl_table_row_out(&rows, 0, 0);
+    if (s->window == 0) return KVL_OK;
+    return kvl_table_count(ctx, s->rows, (int64_t)ctx->context_tok * rows.row_elems);
 }
 
 int kvl_bank_score(const struct kvl_pctx *ctx, const struct kvl_bank_list *list,

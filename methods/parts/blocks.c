@@ -1,6 +1,7 @@
 /* Blocks of tokens: sizes from a budget, what stands for a block, what preselect keeps, and what a step reads of the
  * blocks that are there. */
 #include "blocks.h"
+#include "unit_keys.h"
 
 #include <math.h>
 #include <string.h>
@@ -118,7 +119,7 @@ int kvl_blocks_keys(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
          fixed = b->representative_type == KVL_BLOCK_FIXED;
     int32_t every = fixed ? b->block_size / b->representative_num : 1;
     if (kvl_blocks_pair(b)) return kvl_table_minmax(ctx, b->table, step, k);
-    return kvl_table_key_sums(ctx, b->table, step, k, every, dynamic);
+    return kvl_unit_key_sums(ctx, b->table, b->block_size, step, k, every, dynamic);
 }
 
 int kvl_blocks_scores(const struct kvl_pctx *ctx, const struct kvl_blocks *b, int32_t layer,

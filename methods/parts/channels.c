@@ -5,20 +5,20 @@
 
 int kvl_plan_channels(struct kvl_plan *plan, int32_t *table)
 {
-    return kvl_plan_table(plan, table, .unit = KVL_META_PAGE, .unit_tok = KVL_CHANNEL_PAGE,
+    return kvl_plan_table(plan, table, .unit = KVL_UNIT_PAGE, .unit_tok = KVL_CHANNEL_PAGE,
                           .row_elems = KVL_CHANNEL_PAGE * plan->shape->head_dim,
-                          .elem = KVL_META_KEY);
+                          .elem = KVL_ELEM_KEY);
 }
 
 int kvl_channels_put(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
                      const float *k)
 {
-    struct kvl_meta_view keys;
-    KVL_TRY(kvl_meta_from(ctx, table, step->layer, step->pos / KVL_CHANNEL_PAGE, &keys));
+    struct kvl_rows keys;
+    KVL_TRY(kvl_table_operand_out(ctx, table, step->layer, step->pos / KVL_CHANNEL_PAGE, &keys));
     return ctx->ops->channel_put(
-        &(struct kvl_channel_put_args){ .keys = keys.data,
+        &(struct kvl_channel_put_args){ .keys = keys.part[0].data,
                                         .type = keys.type,
-                                        .head_stride = keys.head_stride,
+                                        .head_stride = keys.part[0].head_bytes / keys.elem_bytes,
                                         .k = k,
                                         .pos0 = step->pos % KVL_CHANNEL_PAGE,
                                         .n = step->n_tok,
@@ -58,16 +58,16 @@ static int channels_cap(const struct kvl_pctx *ctx, const struct kvl_channel_sco
 int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s)
 {
     const struct kvl_shape *sh = ctx->shape;
-    struct kvl_meta_part part[2];
+    struct kvl_rows keys;
     float *max, *sum;
     int32_t n_pages = (s->n + KVL_CHANNEL_PAGE - 1) / KVL_CHANNEL_PAGE;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &max));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &sum));
-    KVL_TRY(kvl_meta_peek(ctx, s->table, s->layer, n_pages, part));
-    KVL_TRY(kvl_meta_count(ctx, s->table, (int64_t)s->n * s->n_channels * sh->n_kv_heads));
+    KVL_TRY(kvl_table_operand(ctx, s->table, s->layer, n_pages, &keys));
+    KVL_TRY(kvl_table_count(ctx, s->table, (int64_t)s->n * s->n_channels * sh->n_kv_heads));
     for (int32_t h = 0; h < sh->n_heads; h++) s->max[h] = -INFINITY, s->sum[h] = 0;
-    for (int32_t i = 0, at = 0; i < 2; at += part[i].n_rows * KVL_CHANNEL_PAGE, i++) {
-        if (part[i].n_rows == 0) continue;
+    for (int32_t i = 0, at = 0; i < 2; at += keys.part[i].n_rows * KVL_CHANNEL_PAGE, i++) {
+        if (keys.part[i].n_rows == 0) continue;
         struct kvl_channel_scores_args args = {
             .score = s->score + at,
             .score_stride = (size_t)s->n,
@@ -76,10 +76,10 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
             .q = s->q,
             .factor = s->factor,
             .channel = s->channel,
-            .keys = part[i].data,
-            .type = part[i].type,
-            .head_stride = part[i].head_stride,
-            .n_tok = KVL_MIN(part[i].n_rows * KVL_CHANNEL_PAGE, s->n - at),
+            .keys = keys.part[i].data,
+            .type = keys.type,
+            .head_stride = keys.part[i].head_bytes / keys.elem_bytes,
+            .n_tok = KVL_MIN(keys.part[i].n_rows * KVL_CHANNEL_PAGE, s->n - at),
             .page_tok = KVL_CHANNEL_PAGE,
             .n_channels = s->n_channels,
             .n_heads = sh->n_heads,

@@ -9,12 +9,14 @@ int kvl_plan_clusters(struct kvl_plan *plan, struct kvl_clusters *c)
                         "clusters of %d tokens from position %d on, %d rounds: want 1, 0 and 1 or "
                         "more",
                         size, c->first, c->iters);
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &c->keys));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, size, dim, &c->values));
-    KVL_TRY(kvl_plan_table(plan, &c->spans, .unit = KVL_META_PAGE, .unit_tok = size, .row_elems = 2,
-                           .elem = KVL_META_I32));
-    return kvl_plan_table(plan, &c->order, .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1,
-                          .elem = KVL_META_I32);
+    KVL_TRY(
+        kvl_plan_table(plan, &c->keys, .unit = KVL_UNIT_PAGE, .unit_tok = size, .row_elems = dim));
+    KVL_TRY(kvl_plan_table(plan, &c->values, .unit = KVL_UNIT_PAGE, .unit_tok = size,
+                           .row_elems = dim));
+    KVL_TRY(kvl_plan_table(plan, &c->spans, .unit = KVL_UNIT_PAGE, .unit_tok = size, .row_elems = 2,
+                           .elem = KVL_ELEM_I32));
+    return kvl_plan_table(plan, &c->order, .unit = KVL_UNIT_PAGE, .unit_tok = 1, .row_elems = 1,
+                          .elem = KVL_ELEM_I32);
 }
 
 int32_t kvl_clusters_of(const struct kvl_clusters *c, int32_t n)

@@ -4,7 +4,7 @@
 #ifndef KVL_COUNTED_CACHE_H
 #define KVL_COUNTED_CACHE_H
 
-#include "kvl/policy.h"
+#include "layer_state.h"
 
 #ifdef __cplusplus
 extern "C" {

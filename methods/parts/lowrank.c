@@ -22,9 +22,9 @@ int kvl_plan_lowrank(struct kvl_plan *plan, int32_t rank, struct kvl_lowrank *ou
                         KVL_SYM_EIG_MAX);
     out->rank = rank;
     plan->raw_keys = true;
-    KVL_TRY(kvl_plan_table(plan, &out->left, .unit = KVL_META_PAGE, .unit_tok = 1,
+    KVL_TRY(kvl_plan_table(plan, &out->left, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
                            .row_elems = rank, .per_layer = true));
-    return kvl_plan_table(plan, &out->right, .unit = KVL_META_LANE, .unit_tok = 1,
+    return kvl_plan_table(plan, &out->right, .unit = KVL_UNIT_LANE, .unit_tok = 1,
                           .row_elems = rank * width, .per_layer = true);
 }
 
@@ -108,7 +108,7 @@ static int lowrank_pick(const struct kvl_pctx *ctx, const struct kvl_lowrank *k,
     struct kvl_rows left;
     int32_t *row;
     float *one;
-    KVL_TRY(kvl_table_lend(ctx, k->left, layer, ctx->context_tok, &left));
+    KVL_TRY(kvl_table_operand(ctx, k->left, layer, ctx->context_tok, &left));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &row));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &one));
     int32_t n_first = left.part[0].n_rows;
@@ -149,10 +149,10 @@ int kvl_lowrank_keys(const struct kvl_pctx *ctx, const struct kvl_lowrank *k, in
                             ctx->context_tok - 1);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rank, &low));
     KVL_TRY(lowrank_pick(ctx, k, layer, pos, n, low));
-    KVL_TRY(kvl_table_lend(ctx, k->right, layer, 1, &right));
+    KVL_TRY(kvl_table_operand(ctx, k->right, layer, 1, &right));
     const float *b = kvl_table_row(&right, 0, 0);
     KVL_TRY(kvl_product(ctx, low, n, b + (size_t)(kv_head * dim) * rank, dim, k->rank, key));
     KVL_TRY(kvl_rotate_each(ctx, layer, key, n, pos));
-    KVL_TRY(kvl_meta_count(ctx, k->left, (int64_t)n * k->rank));
-    return kvl_meta_count(ctx, k->right, (int64_t)dim * k->rank);
+    KVL_TRY(kvl_table_count(ctx, k->left, (int64_t)n * k->rank));
+    return kvl_table_count(ctx, k->right, (int64_t)dim * k->rank);
 }

@@ -42,9 +42,9 @@ int kvl_plan_lsh(struct kvl_plan *plan, const uint8_t *layers, struct kvl_lsh *l
             return kvl_fail(plan->err, KVL_EINVAL,
                             "a hash table of %lld entries for %d tokens; give a smaller L",
                             (long long)elems[i], plan->context_tok);
-        KVL_TRY(kvl_plan_table(plan, &lsh->handle[i], .unit = KVL_META_LANE, .unit_tok = 1,
+        KVL_TRY(kvl_plan_table(plan, &lsh->handle[i], .unit = KVL_UNIT_LANE, .unit_tok = 1,
                                .layers = layers, .row_elems = (int32_t)KVL_MAX(elems[i], 1),
-                               .elem = i <= KVL_LSH_ID ? KVL_META_I32 : KVL_META_F32,
+                               .elem = i <= KVL_LSH_ID ? KVL_ELEM_I32 : KVL_ELEM_F32,
                                .per_layer = i == KVL_LSH_PLANE));
     }
     return KVL_OK;
@@ -64,10 +64,10 @@ static int lsh_row(struct kvl_lsh_hits *m, bool write, int32_t i)
     if (write) return kvl_table_write(m->ctx, handle, m->layer, 0, &m->rows[i]);
     return i == KVL_LSH_NORM || i == KVL_LSH_MEAN
                ? kvl_table_peek(m->ctx, handle, m->layer, 1, &m->rows[i])
-               : kvl_table_lend(m->ctx, handle, m->layer, 1, &m->rows[i]);
+               : kvl_table_operand(m->ctx, handle, m->layer, 1, &m->rows[i]);
 }
 
-/* Rows to write, or to read in pieces: who reads says how much (kvl_meta_count).  Room for products of n_side vectors
+/* Rows to write, or to read in pieces: who reads says how much (kvl_table_count).  Room for products of n_side vectors
  * and codes of n_code. */
 static int lsh_rows(struct kvl_lsh_hits *m, bool write, size_t n_side, size_t n_code)
 {
@@ -235,9 +235,9 @@ int kvl_lsh_count(const struct kvl_lsh_hits *m)
     int64_t entries = 0, n_heads = m->ctx->shape->n_heads, planes = m->n_tables * m->lsh->K;
     KVL_TRY(kvl_look(m->ctx)); /* the host reads what the operator wrote */
     for (int64_t h = 0; h < n_heads; h++) entries += m->n_visited[h];
-    KVL_TRY(kvl_meta_count(m->ctx, handle[KVL_LSH_ID], entries));
-    KVL_TRY(kvl_meta_count(m->ctx, handle[KVL_LSH_START], 2 * m->n_tables * n_heads));
-    return kvl_meta_count(m->ctx, handle[KVL_LSH_PLANE], planes * m->ctx->shape->head_dim);
+    KVL_TRY(kvl_table_count(m->ctx, handle[KVL_LSH_ID], entries));
+    KVL_TRY(kvl_table_count(m->ctx, handle[KVL_LSH_START], 2 * m->n_tables * n_heads));
+    return kvl_table_count(m->ctx, handle[KVL_LSH_PLANE], planes * m->ctx->shape->head_dim);
 }
 
 int kvl_lsh_union(const struct kvl_lsh_hits *m, int32_t kv_head, int32_t *n_union)
@@ -337,8 +337,8 @@ int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *
 {
     int32_t d = m->ctx->shape->head_dim, group = m->ctx->shape->group;
     KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)group, cosine));
-    KVL_TRY(kvl_meta_count(m->ctx, m->lsh->handle[KVL_LSH_MEAN], d));
-    KVL_TRY(kvl_meta_count(m->ctx, m->lsh->handle[KVL_LSH_NORM], n));
+    KVL_TRY(kvl_table_count(m->ctx, m->lsh->handle[KVL_LSH_MEAN], d));
+    KVL_TRY(kvl_table_count(m->ctx, m->lsh->handle[KVL_LSH_NORM], n));
     KVL_TRY(kvl_look(m->ctx));
     q += (size_t)(kv_head * group) * (size_t)d;
     for (int32_t g = 0; g < group; g++)

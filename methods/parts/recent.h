@@ -4,7 +4,7 @@
 #ifndef KVL_RECENT_H
 #define KVL_RECENT_H
 
-#include "kvl/policy.h"
+#include "layer_state.h"
 
 #ifdef __cplusplus
 extern "C" {

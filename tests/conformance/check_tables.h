@@ -30,25 +30,19 @@ static struct kvl_policy counted_policy(const struct kvl_policy *policy)
 static void expect_same_part(const struct rig_session *want, const struct rig_session *got,
                              int32_t table, int32_t layer)
 {
-    const struct kvl_meta_table *t = want->s->host.table[table];
+    const struct kvl_row_table *t = want->s->host.table[table];
     int32_t n_lanes = t->decl.per_layer ? 1 : want->s->ctx.shape->n_kv_heads;
-    struct kvl_meta_part part[2][2];
+    struct kvl_rows rows[2];
     struct kvl_err err = { 0 };
     const struct rig_session *both[] = { want, got };
     for (int i = 0; i < 2; i++) {
         kvl_hook_begin(both[i]->s, &err);
-        RIG_OK(&err, kvl_meta_rows(&both[i]->s->ctx, table, layer, t->n_rows, part[i]));
+        RIG_OK(&err, kvl_table_read_operand(&both[i]->s->ctx, table, layer, t->n_rows, &rows[i]));
     }
     for (int32_t row = 0; row < t->n_rows; row++)
         for (int32_t lane = 0; lane < n_lanes; lane++) {
-            const uint8_t *at[2];
-            for (int i = 0; i < 2; i++) {
-                const struct kvl_meta_part *p = &part[i][row >= part[i][0].n_rows];
-                int32_t in = row - (p == &part[i][1] ? part[i][0].n_rows : 0);
-                size_t elem = t->row_bytes / (size_t)t->decl.row_elems;
-                at[i] = (const uint8_t *)p->data + (size_t)lane * p->head_stride * elem +
-                        (size_t)in * t->row_bytes;
-            }
+            const void *at[2];
+            for (int i = 0; i < 2; i++) at[i] = kvl_table_row(&rows[i], lane, row);
             if (memcmp(at[0], at[1], t->row_bytes) != 0)
                 fail_msg("table %d, layer %d, lane %d: row %d differs", table, layer, lane, row);
         }
@@ -59,30 +53,30 @@ static void expect_same_live(const struct rig_session *want, const struct rig_se
                              int32_t table, int32_t layer)
 {
     const struct rig_session *both[] = { want, got };
-    const struct kvl_meta_table *t = want->s->host.table[table];
-    struct kvl_meta_view view[2];
+    const struct kvl_row_table *t = want->s->host.table[table];
+    struct kvl_rows rows[2];
     struct kvl_err err = { 0 };
     for (int i = 0; i < 2; i++) {
         kvl_hook_begin(both[i]->s, &err);
-        RIG_OK(&err, kvl_meta(&both[i]->s->ctx, table, layer, &view[i]));
+        RIG_OK(&err, kvl_table_all(&both[i]->s->ctx, table, layer, &rows[i]));
     }
-    assert_int_equal(view[0].n_rows, view[1].n_rows);
+    assert_int_equal(rows[0].n_rows, rows[1].n_rows);
     for (size_t column = 0; column < t->n_lanes; column++) {
         const uint8_t *at[2];
         for (int i = 0; i < 2; i++)
-            at[i] = (const uint8_t *)view[i].data + column * view[i].column_stride * t->row_bytes;
-        if (memcmp(at[0], at[1], (size_t)view[0].n_rows * t->row_bytes) != 0)
+            at[i] = (const uint8_t *)rows[i].part[0].data + column * rows[i].column_bytes;
+        if (memcmp(at[0], at[1], (size_t)rows[0].n_rows * t->row_bytes) != 0)
             fail_msg("table %d, layer %d: column %zu differs", table, layer, column);
     }
 }
 
 static void expect_same_tables(const struct rig_session *want, const struct rig_session *got)
 {
-    for (int32_t i = 0; i < want->s->planned->p.n_meta; i++) {
-        const struct kvl_meta_decl *d = &want->s->host.table[i]->decl;
+    for (int32_t i = 0; i < want->s->planned->p.n_tables; i++) {
+        const struct kvl_row_decl *d = &want->s->host.table[i]->decl;
         assert_int_equal(want->s->host.table[i]->n_rows, got->s->host.table[i]->n_rows);
         for (int32_t l = 0; l < want->s->ctx.shape->n_layers; l++)
-            if (d->unit == KVL_META_LIVE)
+            if (d->unit == KVL_UNIT_LIVE)
                 expect_same_live(want, got, i, l);
             else if (!d->at || d->at[kvl_layer_of(&want->s->ctx, l)] >= 0)
                 expect_same_part(want, got, i, l);

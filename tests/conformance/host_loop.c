@@ -27,7 +27,8 @@ static int host_loop_plan(struct kvl_plan *plan)
     struct host_loop_opts *o = plan->opts;
     KVL_TRY(kvl_plan_needs_budget(plan));
     plan->replay = KVL_REPLAY_KEYS;
-    return kvl_plan_meta(plan, KVL_META_PAGE, PAGE_TOK, plan->shape->head_dim, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = PAGE_TOK,
+                          .row_elems = plan->shape->head_dim);
 }
 
 static int host_loop_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,

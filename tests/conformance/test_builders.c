@@ -587,20 +587,20 @@ static void test_state_forks(void **state)
 static int table_plan(struct kvl_plan *plan)
 {
     int32_t *handle = plan->opts;
-    return kvl_plan_meta(plan, KVL_META_PAGE, 8, 2, handle);
+    return kvl_plan_table(plan, handle, .unit = KVL_UNIT_PAGE, .unit_tok = 8, .row_elems = 2);
 }
 
 /* Each row holds the first position of its page, and of the layer and head. */
 static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                         const float *v)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     (void)k;
     (void)v;
-    KVL_TRY(kvl_meta(ctx, *(const int32_t *)ctx->opts, step->layer, &view));
+    KVL_TRY(kvl_table_all(ctx, *(const int32_t *)ctx->opts, step->layer, &rows));
     for (int32_t i = step->pos; i < step->pos + step->n_tok; i++)
         for (int32_t h = 0; h < ctx->shape->n_kv_heads && i % 8 == 0; h++) {
-            float *row = view.base + (size_t)h * view.head_stride + (size_t)(i / 8) * 2;
+            float *row = kvl_table_row_out(&rows, h, i / 8);
             row[0] = (float)i;
             row[1] = (float)(step->layer * 10 + h);
         }
@@ -610,16 +610,16 @@ static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     (void)q;
     (void)sel;
     seen.select++;
-    KVL_TRY(kvl_meta(ctx, *(const int32_t *)ctx->opts, step->layer, &view));
-    if (view.n_rows != step->pos / 8 + 1)
-        return kvl_fail(ctx->err, KVL_EINTERNAL, "%d rows at position %d", view.n_rows, step->pos);
+    KVL_TRY(kvl_table_all(ctx, *(const int32_t *)ctx->opts, step->layer, &rows));
+    if (rows.n_rows != step->pos / 8 + 1)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "%d rows at position %d", rows.n_rows, step->pos);
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        for (int32_t r = 0; r < view.n_rows; r++) {
-            const float *row = view.base + (size_t)h * view.head_stride + (size_t)r * 2;
+        for (int32_t r = 0; r < rows.n_rows; r++) {
+            const float *row = kvl_table_row(&rows, h, r);
             double off = fabs((double)row[0] - 8.0 * r) +
                          fabs((double)row[1] - (double)(step->layer * 10 + h));
             seen.worst = fmax(seen.worst, off);

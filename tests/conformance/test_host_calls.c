@@ -247,17 +247,17 @@ static int table_plan(struct kvl_plan *plan)
 {
     struct table_opts *o = plan->opts;
     uint8_t layers[N_LAYERS] = { 1, 0, 7 };
-    KVL_TRY(kvl_plan_meta_desc(plan,
-                               &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
-                                                        .unit_tok = TABLE_UNIT,
-                                                        .row_elems = TABLE_ROW,
-                                                        .layers = layers },
-                               &o->some));
+    KVL_TRY(kvl_plan_table_desc(plan,
+                                &(struct kvl_table_desc){ .unit = KVL_UNIT_PAGE,
+                                                          .unit_tok = TABLE_UNIT,
+                                                          .row_elems = TABLE_ROW,
+                                                          .layers = layers },
+                                &o->some));
     memset(layers, 0, sizeof layers); /* copied */
-    return kvl_plan_meta_desc(
+    return kvl_plan_table_desc(
         plan,
-        &(struct kvl_meta_desc){
-            .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1, .per_layer = true },
+        &(struct kvl_table_desc){
+            .unit = KVL_UNIT_PAGE, .unit_tok = 1, .row_elems = 1, .per_layer = true },
         &o->each);
 }
 
@@ -270,18 +270,19 @@ static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
                         const float *v)
 {
     const struct table_opts *o = ctx->opts;
-    struct kvl_meta_view some, each;
+    struct kvl_rows some, each;
     (void)k;
     (void)v;
-    KVL_TRY(kvl_meta(ctx, o->each, step->layer, &each));
-    if (each.head_stride != 0) return kvl_fail(ctx->err, KVL_EINTERNAL, "a stride between heads");
+    KVL_TRY(kvl_table_all(ctx, o->each, step->layer, &each));
+    if (each.part[0].head_bytes != 0)
+        return kvl_fail(ctx->err, KVL_EINTERNAL, "a stride between heads");
     for (int32_t i = step->pos; i < step->pos + step->n_tok; i++)
-        each.base[i] = mark(step->layer, 9, i);
+        *(float *)kvl_table_row_out(&each, 0, i) = mark(step->layer, 9, i);
     if (step->layer == 1) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->some, step->layer, &some));
+    KVL_TRY(kvl_table_all(ctx, o->some, step->layer, &some));
     for (int32_t i = step->pos; i < step->pos + step->n_tok; i++)
         for (int32_t h = 0; h < N_KV && i % TABLE_UNIT == 0; h++)
-            some.base[(size_t)h * some.head_stride + (size_t)(i / TABLE_UNIT * TABLE_ROW)] =
+            *(float *)kvl_table_row_out(&some, h, i / TABLE_UNIT) =
                 mark(step->layer, h, i / TABLE_UNIT);
     return KVL_OK;
 }
@@ -290,20 +291,19 @@ static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct table_opts *o = ctx->opts;
-    struct kvl_meta_view some, each;
+    struct kvl_rows some, each;
     (void)q;
     (void)sel;
-    KVL_TRY(kvl_meta(ctx, o->each, step->layer, &each));
+    KVL_TRY(kvl_table_all(ctx, o->each, step->layer, &each));
     for (int32_t i = 0; i <= step->pos; i++)
-        seen.worst = fmax(seen.worst, fabs((double)(each.base[i] - mark(step->layer, 9, i))));
+        seen.worst = fmax(seen.worst, fabs((double)(*(const float *)kvl_table_row(&each, 0, i) -
+                                                    mark(step->layer, 9, i))));
     if (step->layer == 1) return KVL_OK;
-    KVL_TRY(kvl_meta(ctx, o->some, step->layer, &some));
+    KVL_TRY(kvl_table_all(ctx, o->some, step->layer, &some));
     for (int32_t h = 0; h < N_KV; h++)
         for (int32_t r = 0; r <= step->pos / TABLE_UNIT; r++)
-            seen.worst = fmax(
-                seen.worst,
-                fabs((double)(some.base[(size_t)h * some.head_stride + (size_t)(r * TABLE_ROW)] -
-                              mark(step->layer, h, r))));
+            seen.worst = fmax(seen.worst, fabs((double)(*(const float *)kvl_table_row(&some, h, r) -
+                                                        mark(step->layer, h, r))));
     seen.calls++;
     return KVL_OK;
 }
@@ -311,10 +311,10 @@ static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 static int table_wrong_layer(struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows view;
     (void)q;
     (void)sel;
-    return kvl_meta(ctx, ((const struct table_opts *)ctx->opts)->some, step->layer, &view);
+    return kvl_table_all(ctx, ((const struct table_opts *)ctx->opts)->some, step->layer, &view);
 }
 
 static struct kvl_policy table_policy(void)
@@ -362,33 +362,33 @@ static int read_rows(struct kvl_pctx *ctx, const struct kvl_step *step, const st
                      struct kvl_sel *sel)
 {
     const struct table_opts *o = ctx->opts;
-    struct kvl_meta_view view;
+    struct kvl_rows view;
     (void)q;
     (void)sel;
-    KVL_TRY(kvl_meta_read(ctx, o->each, step->layer, 7, &view));
-    return step->layer == 1 ? KVL_OK : kvl_meta_read(ctx, o->some, step->layer, 2, &view);
+    KVL_TRY(kvl_table_read(ctx, o->each, step->layer, 7, &view));
+    return step->layer == 1 ? KVL_OK : kvl_table_read(ctx, o->some, step->layer, 2, &view);
 }
 
 static int read_rows_behind(struct kvl_pctx *ctx, const struct kvl_step *step,
                             const float *const *probs, const int32_t *n, const float *lse)
 {
     const struct table_opts *o = ctx->opts;
-    struct kvl_meta_view view;
+    struct kvl_rows view;
     (void)probs;
     (void)n;
     (void)lse;
-    KVL_TRY(kvl_meta(ctx, o->each, step->layer, &view)); /* to write: not counted */
-    return kvl_meta_read(ctx, o->each, step->layer, 5, &view);
+    KVL_TRY(kvl_table_all(ctx, o->each, step->layer, &view)); /* to write: not counted */
+    return kvl_table_read(ctx, o->each, step->layer, 5, &view);
 }
 
 static int read_more_rows(struct kvl_pctx *ctx, const struct kvl_step *step,
                           const struct kvl_query *q, struct kvl_sel *sel)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows view;
     (void)q;
     (void)sel;
-    return kvl_meta_read(ctx, ((const struct table_opts *)ctx->opts)->each, step->layer,
-                         step->pos + 2, &view);
+    return kvl_table_read(ctx, ((const struct table_opts *)ctx->opts)->each, step->layer,
+                          step->pos + 2, &view);
 }
 
 /* What a policy says it reads is what counts, in whichever hook: a filter that chooses in observe read

@@ -431,8 +431,8 @@ static int error_ignored(const struct answer *a)
 
 static int handle_wrong(const struct answer *a)
 {
-    struct kvl_meta_view view;
-    return kvl_meta(a->ctx, 7, a->step->layer, &view);
+    struct kvl_rows rows;
+    return kvl_table_all(a->ctx, 7, a->step->layer, &rows);
 }
 static int window_not_asked(const struct answer *a)
 {
@@ -623,28 +623,31 @@ static int schedule_unknown(const struct answer *a)
 static int plan_tables(const struct answer *a)
 {
     int32_t handle;
-    for (int i = 0; i <= KVL_MAX_META; i++)
-        KVL_TRY(kvl_plan_meta(a->plan, KVL_META_PAGE, 16, 4, &handle));
+    for (int i = 0; i <= KVL_MAX_TABLES; i++)
+        KVL_TRY(kvl_plan_table(a->plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = 16,
+                               .row_elems = 4));
     return KVL_OK;
 }
 static int plan_rows_of_nothing(const struct answer *a)
 {
     int32_t handle;
-    return kvl_plan_meta(a->plan, KVL_META_PAGE, 16, 0, &handle);
+    return kvl_plan_table(a->plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = 16, .row_elems = 0);
 }
 static int plan_unit_unknown(const struct answer *a)
 {
     int32_t handle;
-    return kvl_plan_meta(a->plan, (enum kvl_meta_unit)9, 16, 4, &handle);
+    return kvl_plan_table(a->plan, &handle, .unit = (enum kvl_table_unit)9, .unit_tok = 16,
+                          .row_elems = 4);
 }
 static int plan_elem_unknown(const struct answer *a)
 {
     int32_t handle;
-    return kvl_plan_meta_desc(
-        a->plan,
-        &(struct kvl_meta_desc){
-            .unit = KVL_META_PAGE, .unit_tok = 16, .row_elems = 4, .elem = (enum kvl_meta_elem)55 },
-        &handle);
+    return kvl_plan_table_desc(a->plan,
+                               &(struct kvl_table_desc){ .unit = KVL_UNIT_PAGE,
+                                                         .unit_tok = 16,
+                                                         .row_elems = 4,
+                                                         .elem = (enum kvl_table_elem)55 },
+                               &handle);
 }
 static int plan_replace_unknown(const struct answer *a)
 {

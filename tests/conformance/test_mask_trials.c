@@ -1,6 +1,7 @@
 /* Masks of a prefill that are tried: what they name, weights that fall on them, and what a mask is made of - sums along
  * columns and diagonals, means of blocks - against loops written out. */
 #include "conformance/rig.h"
+#include "parts/mask_estimates.h"
 
 enum {
     N_LAYERS = 2,

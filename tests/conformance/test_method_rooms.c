@@ -2,8 +2,11 @@
  * cache that is counted.  What they answer is worked out here once more, from stored keys and queries. */
 #include "conformance/rig.h"
 #include "engine_impl.h"
+#include "parts/boxes.h"
 #include "parts/counted_cache.h"
 #include "parts/recent.h"
+#include "parts/unit_keys.h"
+#include "parts/window_scores.h"
 
 #include <math.h>
 
@@ -24,9 +27,10 @@ static int rooms_plan(struct kvl_plan *plan)
 {
     int32_t handle;
     plan->replay = KVL_REPLAY_NONE;
-    KVL_TRY(kvl_plan_table(plan, &handle, .unit = KVL_META_LIVE, .unit_tok = 1,
-                           .row_elems = KVL_BOX_ELEMS(DIM, BOX_TOK), .elem = KVL_META_KEY));
-    return kvl_plan_meta(plan, KVL_META_PAGE, 1, 2 * DIM, &handle);
+    KVL_TRY(kvl_plan_table(plan, &handle, .unit = KVL_UNIT_LIVE, .unit_tok = 1,
+                           .row_elems = KVL_BOX_ELEMS(DIM, BOX_TOK), .elem = KVL_ELEM_KEY));
+    return kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                          .row_elems = 2 * DIM);
 }
 
 /* Boxes first .. last - 1 of all lanes. */
@@ -36,7 +40,7 @@ static int rooms_put(const struct kvl_pctx *ctx, int32_t layer, int32_t first, i
     int32_t n;
     for (int32_t h = 0; h < N_KV; h++) {
         KVL_TRY(kvl_live(ctx, layer, h, &pos, &n));
-        KVL_TRY(kvl_table_boxes(ctx, BOXES, layer, h, BOX_TOK, pos, first, last - first));
+        KVL_TRY(kvl_boxes_put(ctx, BOXES, layer, h, BOX_TOK, pos, first, last - first));
     }
     return KVL_OK;
 }
@@ -92,7 +96,7 @@ static int rooms_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_heads * n), &score));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(n * BOX_TOK * DIM), &key));
     int64_t before = ctx->host->session->count.index_read_bytes;
-    KVL_TRY(kvl_table_box_scores(ctx, BOXES, step->layer, BOX_TOK, n, N_CHANNELS, q->q, score));
+    KVL_TRY(kvl_boxes_scores(ctx, BOXES, step->layer, BOX_TOK, n, N_CHANNELS, q->q, score));
     int64_t elems = KVL_BOX_ELEMS(DIM, BOX_TOK), rows = (n * N_CHANNELS + elems - 1) / elems;
     assert_int_equal(ctx->host->session->count.index_read_bytes - before, rows * elems * N_KV * 4);
     for (int32_t h = 0; h < sh->n_heads; h++) {
@@ -137,10 +141,10 @@ static void test_boxes_of_live_tokens(void **state)
     rig_decode(&rig, &rs, id + N_CTX, N_STEPS, logits);
     assert_int_equal(n_checked, N_LAYERS * N_STEPS);
     kvl_hook_begin(rs.s, &err);
-    assert_int_equal(kvl_table_box_scores(&rs.s->ctx, FLAT, 0, BOX_TOK, 1, 2, x, x), KVL_EPOLICY);
+    assert_int_equal(kvl_boxes_scores(&rs.s->ctx, FLAT, 0, BOX_TOK, 1, 2, x, x), KVL_EPOLICY);
     assert_non_null(strstr(err.msg, "want a table of live tokens"));
     kvl_err_clear(&err);
-    assert_int_equal(kvl_table_boxes(&rs.s->ctx, BOXES, 0, 0, 1, id, 0, 0), KVL_EPOLICY);
+    assert_int_equal(kvl_boxes_put(&rs.s->ctx, BOXES, 0, 0, 1, id, 0, 0), KVL_EPOLICY);
     assert_non_null(strstr(err.msg, "rows of 32 floats"));
     kvl_free(logits);
     rig_end(&rs);
@@ -158,12 +162,16 @@ static int units_plan(struct kvl_plan *plan)
     plan->replay = KVL_REPLAY_KEYS;
     plan->raw_keys = true;
     KVL_TRY(kvl_plan_observe(plan, KVL_OBS_WINDOW, WINDOW));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, UNIT, DIM, &handle));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, UNIT, 2 * DIM, &handle));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group * DIM, &handle));
-    KVL_TRY(kvl_plan_meta(plan, KVL_META_PAGE, 1, group * DIM + 4, &handle));
-    return kvl_plan_table(plan, &handle, .unit = KVL_META_PAGE, .unit_tok = UNIT, .row_elems = DIM,
-                          .elem = KVL_META_KEY);
+    KVL_TRY(
+        kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = UNIT, .row_elems = DIM));
+    KVL_TRY(kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = UNIT,
+                           .row_elems = 2 * DIM));
+    KVL_TRY(kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                           .row_elems = group * DIM));
+    KVL_TRY(kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = 1,
+                           .row_elems = group * DIM + 4));
+    return kvl_plan_table(plan, &handle, .unit = KVL_UNIT_PAGE, .unit_tok = UNIT, .row_elems = DIM,
+                          .elem = KVL_ELEM_KEY);
 }
 
 /* What lay there before is no number. */
@@ -180,8 +188,8 @@ static int units_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
             for (int32_t c = 0; begins && c < rows.row_elems; c++) row[c] = NAN;
         }
     }
-    KVL_TRY(kvl_table_key_sums(ctx, SUMS, step, k, 1, false));
-    return kvl_table_key_sums(ctx, EVEN_MEANS, step, k, 2, true);
+    KVL_TRY(kvl_unit_key_sums(ctx, SUMS, UNIT, step, k, 1, false));
+    return kvl_unit_key_sums(ctx, EVEN_MEANS, UNIT, step, k, 2, true);
 }
 
 static float score_of(int32_t head, int32_t pos)
@@ -213,18 +221,18 @@ static int check_top(const struct kvl_pctx *ctx, int32_t layer, bool raw)
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_heads * N_CTX), &score));
     KVL_TRY(kvl_scratch_get(ctx, N_CTX * DIM, &key));
     for (int32_t i = 0; i < n_heads * N_CTX; i++) score[i] = score_of(i / N_CTX, i % N_CTX);
-    struct kvl_table_top_keys top = { .table = raw ? TOP_SUM : TOP,
-                                      .layer = layer,
-                                      .row = 4,
-                                      .n = N_TOP,
-                                      .first_tok = UNIT_FIRST,
-                                      .unit_tok = TOP_UNIT,
-                                      .k = TOP_K,
-                                      .raw = raw,
-                                      .sum = raw,
-                                      .score = score + UNIT_FIRST,
-                                      .stride = N_CTX };
-    KVL_TRY(kvl_table_top_keys(ctx, &top));
+    struct kvl_unit_top_keys top = { .table = raw ? TOP_SUM : TOP,
+                                     .layer = layer,
+                                     .row = 4,
+                                     .n = N_TOP,
+                                     .first_tok = UNIT_FIRST,
+                                     .unit_tok = TOP_UNIT,
+                                     .k = TOP_K,
+                                     .raw = raw,
+                                     .sum = raw,
+                                     .score = score + UNIT_FIRST,
+                                     .stride = N_CTX };
+    KVL_TRY(kvl_unit_top_keys(ctx, &top));
     KVL_TRY(kvl_table_peek(ctx, top.table, layer, 4 + N_TOP, &rows));
     for (int32_t h = 0; h < n_heads; h++) {
         KVL_TRY(kvl_read_key_span(ctx, layer, h / group, 0, N_CTX, raw, key));
@@ -245,7 +253,7 @@ static int check_unmasked(const struct kvl_pctx *ctx, int32_t layer)
     float *q, *key;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_heads * DIM), &q));
     KVL_TRY(kvl_scratch_get(ctx, N_CTX * DIM, &key));
-    KVL_TRY(kvl_obs_window_unmasked(ctx, layer, WINDOW, &mass));
+    KVL_TRY(kvl_window_unmasked(ctx, layer, WINDOW, &mass));
     for (int32_t h = 0; h < n_heads; h++) {
         double want[N_CTX] = { 0 };
         KVL_TRY(kvl_read_key_span(ctx, layer, h / ctx->shape->group, 0, N_CTX, false, key));
@@ -321,7 +329,7 @@ static void test_rows_of_units(void **state)
     struct rig_run run = { .policy = &units, .id = id, .n_ctx = N_CTX, .budget = 40 };
     float *logits = rig_logits(&rig, N_STEPS);
     struct kvl_step step = { .pos = N_CTX - 1, .n_tok = 1 };
-    struct kvl_table_top_keys top = { .table = SUMS, .n = 1, .unit_tok = 1, .k = 1 };
+    struct kvl_unit_top_keys top = { .table = SUMS, .n = 1, .unit_tok = 1, .k = 1 };
     float x[DIM * 4] = { 0 };
     struct kvl_err err = { 0 };
     (void)state;
@@ -336,15 +344,16 @@ static void test_rows_of_units(void **state)
         assert_int_equal(call, KVL_EPOLICY);                                                       \
         if (!strstr(err.msg, needle)) fail_msg("message \"%s\" lacks \"%s\"", err.msg, needle);    \
     } while (0)
-    REFUSED(kvl_table_key_sums(&rs.s->ctx, CODES, &step, x, 1, false), "want rows of 1 x 16");
-    REFUSED(kvl_table_key_sums(&rs.s->ctx, TOP_SUM, &step, x, 1, false), "want rows of 1 x 16");
-    REFUSED(kvl_table_key_sums(&rs.s->ctx, SUMS, &step, x, 0, false), "every 0-th");
-    REFUSED(kvl_table_top_keys(&rs.s->ctx, &top), "x 16 floats per page");
+    REFUSED(kvl_unit_key_sums(&rs.s->ctx, CODES, UNIT, &step, x, 1, false), "want rows of 1 x 16");
+    REFUSED(kvl_unit_key_sums(&rs.s->ctx, TOP_SUM, UNIT, &step, x, 1, false),
+            "want rows of 1 x 16");
+    REFUSED(kvl_unit_key_sums(&rs.s->ctx, SUMS, UNIT, &step, x, 0, false), "every 0-th");
+    REFUSED(kvl_unit_top_keys(&rs.s->ctx, &top), "x 16 floats per page");
     top.table = TOP;
     top.k = 0;
-    REFUSED(kvl_table_top_keys(&rs.s->ctx, &top), "the 0 best keys");
+    REFUSED(kvl_unit_top_keys(&rs.s->ctx, &top), "the 0 best keys");
     const float *mass;
-    REFUSED(kvl_obs_window_unmasked(&rs.s->ctx, 0, N_CTX + 1, &mass), "want 1 to 50");
+    REFUSED(kvl_window_unmasked(&rs.s->ctx, 0, N_CTX + 1, &mass), "want 1 to 50");
 #undef REFUSED
     kvl_free(logits);
     rig_end(&rs);

@@ -2,6 +2,7 @@
  * worked out here once more, from stored keys, in a session whose rows lie in two pieces. */
 #include "conformance/rig.h"
 #include "engine_impl.h"
+#include "parts/ranked.h"
 
 #include <math.h>
 
@@ -27,20 +28,20 @@ static int calls_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_needs_budget(plan));
     KVL_TRY(kvl_plan_layers(plan, "from", 1, 1, &layers));
     plan->replay = KVL_REPLAY_KEYS;
-    const struct kvl_meta_desc desc[N_TABLES] = {
-        { .unit = KVL_META_PAGE,
+    const struct kvl_table_desc desc[N_TABLES] = {
+        { .unit = KVL_UNIT_PAGE,
           .unit_tok = PAGE,
           .row_elems = 2 * DIM,
-          .elem = KVL_META_KEY,
+          .elem = KVL_ELEM_KEY,
           .layers = layers },
-        { .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = DIM + 3 },
-        { .unit = KVL_META_PAGE,
+        { .unit = KVL_UNIT_PAGE, .unit_tok = 1, .row_elems = DIM + 3 },
+        { .unit = KVL_UNIT_PAGE,
           .unit_tok = 1,
           .row_elems = 2,
-          .elem = KVL_META_I32,
+          .elem = KVL_ELEM_I32,
           .per_layer = true },
     };
-    for (int32_t i = 0; i < N_TABLES; i++) KVL_TRY(kvl_plan_meta_desc(plan, &desc[i], &handle));
+    for (int32_t i = 0; i < N_TABLES; i++) KVL_TRY(kvl_plan_table_desc(plan, &desc[i], &handle));
     return KVL_OK;
 }
 
@@ -369,7 +370,7 @@ static void test_plans(void **state)
 {
     struct kvl_err err = { 0 };
     struct kvl_planned *planned;
-    struct kvl_plan_private p = { .n_meta = 0 };
+    struct kvl_plan_private p = { .n_tables = 0 };
     struct kvl_plan plan = { .shape = rig_shape(&rig), .err = &err, .p = &p };
     uint8_t *layers, *others;
     (void)state;

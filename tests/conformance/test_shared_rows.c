@@ -16,25 +16,22 @@ static int32_t id[N_TOK];
 static int shared_plan(struct kvl_plan *plan)
 {
     plan->replay = KVL_REPLAY_KEYS;
-    return kvl_plan_meta_desc(
-        plan,
-        &(struct kvl_meta_desc){
-            .unit = KVL_META_PAGE, .unit_tok = TABLE_UNIT, .row_elems = DIM, .elem = KVL_META_KEY },
-        plan->opts);
+    return kvl_plan_table(plan, (int32_t *)plan->opts, .unit = KVL_UNIT_PAGE,
+                          .unit_tok = TABLE_UNIT, .row_elems = DIM, .elem = KVL_ELEM_KEY);
 }
 
 static int shared_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                          const float *v)
 {
     int32_t first = step->pos / TABLE_UNIT;
-    struct kvl_meta_view view;
-    KVL_TRY(kvl_meta_from(ctx, *(const int32_t *)ctx->opts, step->layer, first, &view));
-    if ((step->replay && v) || view.type != KVL_KV_F32 || !view.data)
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_write(ctx, *(const int32_t *)ctx->opts, step->layer, first, &rows));
+    if ((step->replay && v) || rows.type != KVL_KV_F32 || !rows.part[0].data)
         return kvl_fail(ctx->err, KVL_EINTERNAL, "values on replay, or another table");
     for (int32_t i = 0; i < step->n_tok * N_KV * DIM; i++) {
         int32_t pos = step->pos + i / (N_KV * DIM), head = i / DIM % N_KV;
-        float *at = view.base + (size_t)head * view.head_stride +
-                    (size_t)((pos / TABLE_UNIT - first) * DIM + i % DIM);
+        float *at = kvl_table_row_out(&rows, head, pos / TABLE_UNIT - first);
+        at += i % DIM;
         *at = pos % TABLE_UNIT == 0 ? k[i] : *at + k[i];
     }
     return KVL_OK;
@@ -43,11 +40,11 @@ static int shared_append(struct kvl_pctx *ctx, const struct kvl_step *step, cons
 static int shared_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                          const struct kvl_query *q, struct kvl_sel *sel)
 {
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
     (void)q;
     (void)sel;
-    return kvl_meta_rows(ctx, *(const int32_t *)ctx->opts, step->layer, step->pos / TABLE_UNIT + 1,
-                         part);
+    return kvl_table_read_operand(ctx, *(const int32_t *)ctx->opts, step->layer,
+                                  step->pos / TABLE_UNIT + 1, &rows);
 }
 
 static const struct kvl_opt no_options[] = { { 0 } };
@@ -73,45 +70,38 @@ static struct rig_session start(void)
     return rig_start(&rig, &run);
 }
 
-static void shared_parts(const struct rig_session *rs, struct kvl_meta_part part[2])
+static void shared_parts(const struct rig_session *rs, struct kvl_rows *rows)
 {
     struct kvl_err err = { 0 };
     kvl_hook_begin(rs->s, &err);
-    RIG_OK(&err, kvl_meta_rows(&rs->s->ctx, 0, 1, rs->s->host.table[0]->n_rows, part));
-}
-
-static const float *shared_row(const struct kvl_meta_part part[2], int32_t head, int32_t row)
-{
-    const struct kvl_meta_part *p = &part[row >= part[0].n_rows];
-    return (const float *)p->data + (size_t)head * p->head_stride +
-           (size_t)(row - (p == &part[1] ? part[0].n_rows : 0)) * DIM;
+    RIG_OK(&err, kvl_table_read_operand(&rs->s->ctx, 0, 1, rs->s->host.table[0]->n_rows, rows));
 }
 
 static void expect_same_rows(const struct rig_session *a, const struct rig_session *b, int32_t n)
 {
-    struct kvl_meta_part x[2], y[2];
-    shared_parts(a, x);
-    shared_parts(b, y);
+    struct kvl_rows x, y;
+    shared_parts(a, &x);
+    shared_parts(b, &y);
     for (int32_t h = 0; h < N_KV; h++)
         for (int32_t r = 0; r < n; r++)
-            if (memcmp(shared_row(x, h, r), shared_row(y, h, r), DIM * sizeof(float)) != 0)
+            if (memcmp(kvl_table_row(&x, h, r), kvl_table_row(&y, h, r), DIM * sizeof(float)) != 0)
                 fail_msg("row %d of head %d differs", r, h);
 }
 
 /* Every row is the sum of the stored keys of its unit. */
 static void expect_sums(const struct rig_session *rs)
 {
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
     float k[TABLE_UNIT][DIM];
     int32_t n = kvl_session_len(rs->s);
-    shared_parts(rs, part);
+    shared_parts(rs, &rows);
     for (int32_t i = 0; i < N_KV * ((n + TABLE_UNIT - 1) / TABLE_UNIT); i++) {
         int32_t h = i % N_KV, row = i / N_KV, len = KVL_MIN(TABLE_UNIT, n - row * TABLE_UNIT);
         RIG_OK(&rig.err, kvl_seq_read(kvl_session_seq(rs->s), 1, h, KVL_PART_K, row * TABLE_UNIT,
                                       len, k[0], &rig.err));
         for (int32_t t = 1; t < len; t++)
             for (int32_t c = 0; c < DIM; c++) k[0][c] += k[t][c];
-        if (memcmp(shared_row(part, h, row), k[0], sizeof k[0]) != 0)
+        if (memcmp(kvl_table_row(&rows, h, row), k[0], sizeof k[0]) != 0)
             fail_msg("row %d of head %d is not the sum of its %d keys", row, h, len);
     }
 }
@@ -124,7 +114,7 @@ static void test_rows_are_shared_until_written(void **state)
     enum { N_MORE = 40, N_ROWS = (N_CTX + N_MORE + TABLE_UNIT - 1) / TABLE_UNIT };
     struct rig_session alone[3], a, b, c;
     float *logits = rig_logits(&rig, N_MORE);
-    struct kvl_meta_part x[2], y[2];
+    struct kvl_rows x, y;
     (void)state;
     for (int i = 0; i < 3; i++) {
         alone[i] = start();
@@ -135,11 +125,11 @@ static void test_rows_are_shared_until_written(void **state)
     b = rig_fork(&rig, &a);
     rig_decode(&rig, &a, id, 1, logits);
     rig_decode(&rig, &b, id + 10, 1, logits);
-    shared_parts(&a, x);
-    shared_parts(&b, y);
-    assert_ptr_equal(x[0].data, y[0].data);
-    assert_int_equal(x[0].n_rows, N_CTX / TABLE_UNIT);
-    assert_ptr_not_equal(x[1].data, y[1].data);
+    shared_parts(&a, &x);
+    shared_parts(&b, &y);
+    assert_ptr_equal(x.part[0].data, y.part[0].data);
+    assert_int_equal(x.part[0].n_rows, N_CTX / TABLE_UNIT);
+    assert_ptr_not_equal(x.part[1].data, y.part[1].data);
     rig_decode(&rig, &a, id + 1, 19, logits);
     c = rig_fork(&rig, &a);
     rig_decode(&rig, &b, id + 11, N_MORE - 1, logits);
@@ -167,13 +157,13 @@ static int moving_plan(struct kvl_plan *plan)
     o->first = plan->budget_tok > 40;
     layers[o->first] = layers[o->first + 1] = 1;
     plan->replay = KVL_REPLAY_KEYS;
-    return kvl_plan_meta_desc(plan,
-                              &(struct kvl_meta_desc){ .unit = KVL_META_PAGE,
-                                                       .unit_tok = TABLE_UNIT,
-                                                       .row_elems = DIM,
-                                                       .elem = KVL_META_KEY,
-                                                       .layers = layers },
-                              &o->table);
+    return kvl_plan_table_desc(plan,
+                               &(struct kvl_table_desc){ .unit = KVL_UNIT_PAGE,
+                                                         .unit_tok = TABLE_UNIT,
+                                                         .row_elems = DIM,
+                                                         .elem = KVL_ELEM_KEY,
+                                                         .layers = layers },
+                               &o->table);
 }
 
 static int moving_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
@@ -210,31 +200,31 @@ static void test_other_layers_are_not_shared(void **state)
     }
 }
 
-static void expect_no_plan(struct kvl_meta_desc desc, const char *needle)
+static void expect_no_plan(struct kvl_table_desc desc, const char *needle)
 {
     struct kvl_err err = { 0 };
-    struct kvl_plan_private priv = { .n_meta = 0 };
+    struct kvl_plan_private priv = { .n_tables = 0 };
     struct kvl_plan plan = { .shape = rig_shape(&rig), .err = &err, .p = &priv };
     int32_t handle;
-    assert_int_equal(kvl_plan_meta_desc(&plan, &desc, &handle), KVL_EPOLICY);
+    assert_int_equal(kvl_plan_table_desc(&plan, &desc, &handle), KVL_EPOLICY);
     if (!strstr(err.msg, needle)) fail_msg("message \"%s\" lacks \"%s\"", err.msg, needle);
 }
 
 static void test_tables_that_are_refused(void **state)
 {
-    struct kvl_meta_desc d = { .unit = KVL_META_PAGE, .unit_tok = 1, .row_elems = 1 };
+    struct kvl_table_desc d = { .unit = KVL_UNIT_PAGE, .unit_tok = 1, .row_elems = 1 };
     (void)state;
-    d.elem = (enum kvl_meta_elem)4;
+    d.elem = (enum kvl_table_elem)4;
     expect_no_plan(d, "elements 4, want 0 (float), 1 (as stored keys) to 3");
-    d.elem = KVL_META_F32;
-    d.unit = KVL_META_LIVE;
+    d.elem = KVL_ELEM_F32;
+    d.unit = KVL_UNIT_LIVE;
     d.unit_tok = 2;
     expect_no_plan(d, "live tokens in units of 2");
-    d.unit = KVL_META_LANE;
+    d.unit = KVL_UNIT_LANE;
     expect_no_plan(d, "a row per lane in units of 2");
-    d.unit = (enum kvl_meta_unit)4;
+    d.unit = (enum kvl_table_unit)4;
     expect_no_plan(d, "unit 4");
-    d.unit = KVL_META_PAGE;
+    d.unit = KVL_UNIT_PAGE;
     d.row_elems = (1 << 20) + 1;
     expect_no_plan(d, "1048577 elements a row");
 }

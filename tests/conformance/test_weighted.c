@@ -300,23 +300,23 @@ enum { LANE_I32, LAYER_U8, PAGE_I32, LIVE_KEY, N_TABLES };
 static int table_plan(struct kvl_plan *plan)
 {
     const uint8_t one[N_LAYERS] = { 0, 1, 0 };
-    const struct kvl_meta_desc desc[N_TABLES] = {
-        { .unit = KVL_META_LANE,
+    const struct kvl_table_desc desc[N_TABLES] = {
+        { .unit = KVL_UNIT_LANE,
           .unit_tok = 1,
           .row_elems = LONG,
-          .elem = KVL_META_I32,
+          .elem = KVL_ELEM_I32,
           .layers = one },
-        { .unit = KVL_META_LANE,
+        { .unit = KVL_UNIT_LANE,
           .unit_tok = 1,
           .row_elems = 33,
-          .elem = KVL_META_U8,
+          .elem = KVL_ELEM_U8,
           .per_layer = true },
-        { .unit = KVL_META_PAGE, .unit_tok = PAGE, .row_elems = 3, .elem = KVL_META_I32 },
-        { .unit = KVL_META_LIVE, .unit_tok = 1, .row_elems = 2, .elem = KVL_META_KEY },
+        { .unit = KVL_UNIT_PAGE, .unit_tok = PAGE, .row_elems = 3, .elem = KVL_ELEM_I32 },
+        { .unit = KVL_UNIT_LIVE, .unit_tok = 1, .row_elems = 2, .elem = KVL_ELEM_KEY },
     };
     for (int32_t i = 0; i < N_TABLES; i++) {
         int32_t handle = -1;
-        KVL_TRY(kvl_plan_meta_desc(plan, &desc[i], &handle));
+        KVL_TRY(kvl_plan_table_desc(plan, &desc[i], &handle));
         if (handle != i) return kvl_fail(plan->err, KVL_EINTERNAL, "handle %d", handle);
     }
     return KVL_OK;
@@ -330,39 +330,38 @@ static int32_t mark(int32_t layer, int32_t head, int32_t i)
 /* Once: rows of lanes. */
 static int table_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
-    struct kvl_meta_view view;
-    KVL_TRY(kvl_meta_from(ctx, LAYER_U8, layer, 0, &view));
-    if (view.base || view.elem != KVL_META_U8 || view.n_rows != 1 || view.head_stride != 0)
+    struct kvl_rows rows;
+    KVL_TRY(kvl_table_write(ctx, LAYER_U8, layer, 0, &rows));
+    if (rows.elem != KVL_ELEM_U8 || rows.n_rows != 1 || rows.part[0].head_bytes != 0)
         return kvl_fail(ctx->err, KVL_EINTERNAL, "another table than was planned");
-    for (int32_t i = 0; i < 33; i++) ((uint8_t *)view.data)[i] = (uint8_t)(layer * 50 + i);
+    uint8_t *byte = kvl_table_row_out(&rows, 0, 0);
+    for (int32_t i = 0; i < 33; i++) byte[i] = (uint8_t)(layer * 50 + i);
     if (layer != 1) return KVL_OK;
-    KVL_TRY(kvl_meta_from(ctx, LANE_I32, layer, 0, &view));
-    if (view.base || view.elem != KVL_META_I32 || view.head_stride != LONG)
+    KVL_TRY(kvl_table_write(ctx, LANE_I32, layer, 0, &rows));
+    if (rows.elem != KVL_ELEM_I32 || rows.part[0].head_bytes != LONG * sizeof(int32_t))
         return kvl_fail(ctx->err, KVL_EINTERNAL, "another table than was planned");
     for (int32_t h = 0; h < N_KV; h++)
         for (int32_t i = 0; i < LONG; i++)
-            ((int32_t *)view.data)[(size_t)h * view.head_stride + (size_t)i] = mark(layer, h, i);
+            ((int32_t *)kvl_table_row_out(&rows, h, 0))[i] = mark(layer, h, i);
     return KVL_OK;
 }
 
 static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                         const float *v)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     (void)v;
     for (int32_t i = step->pos; i < step->pos + step->n_tok; i++, k += N_KV * DIM) {
-        KVL_TRY(kvl_meta_from(ctx, PAGE_I32, step->layer, i / PAGE, &view));
+        KVL_TRY(kvl_table_write(ctx, PAGE_I32, step->layer, i / PAGE, &rows));
         for (int32_t h = 0; h < N_KV; h++)
             for (int32_t c = 0; c < 3; c++)
-                ((int32_t *)view.data)[(size_t)h * view.head_stride + (size_t)c] =
-                    mark(step->layer, h, i) + c;
+                ((int32_t *)kvl_table_row_out(&rows, h, 0))[c] = mark(step->layer, h, i) + c;
         if (step->replay) continue; /* all are live at first: rows are positions */
-        KVL_TRY(kvl_meta(ctx, LIVE_KEY, step->layer, &view));
-        if (view.elem != KVL_META_KEY || view.type != KVL_KV_F32 || view.base != view.data)
+        KVL_TRY(kvl_table_all(ctx, LIVE_KEY, step->layer, &rows));
+        if (rows.elem != KVL_ELEM_KEY || rows.type != KVL_KV_F32)
             return kvl_fail(ctx->err, KVL_EINTERNAL, "another table than was planned");
         for (int32_t h = 0; h < N_KV; h++)
-            view.base[(size_t)h * view.head_stride + view.column_stride +
-                      (size_t)(view.n_rows - 1)] = (float)i;
+            ((float *)kvl_table_column(&rows, h, 1))[rows.n_rows - 1] = (float)i;
     }
     return KVL_OK;
 }
@@ -371,42 +370,37 @@ static int table_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 static int table_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
     (void)q;
     (void)sel;
-    KVL_TRY(kvl_meta_peek(ctx, LAYER_U8, step->layer, 1, part));
-    const uint8_t *byte = part[part[0].n_rows == 0].data;
+    KVL_TRY(kvl_table_peek(ctx, LAYER_U8, step->layer, 1, &rows));
+    const uint8_t *byte = kvl_table_row(&rows, 0, 0);
     for (int32_t i = 0; i < 33; i++) assert_int_equal(byte[i], (uint8_t)(step->layer * 50 + i));
-    KVL_TRY(kvl_meta_peek(ctx, PAGE_I32, step->layer, step->pos / PAGE + 1, part));
+    KVL_TRY(kvl_table_peek(ctx, PAGE_I32, step->layer, step->pos / PAGE + 1, &rows));
     for (int32_t p = 0; p <= step->pos / PAGE; p++) {
-        const struct kvl_meta_part *at = &part[p >= part[0].n_rows];
-        assert_int_equal(at->elem, KVL_META_I32);
-        int32_t row = p - (at == part ? 0 : part[0].n_rows);
+        assert_int_equal(rows.elem, KVL_ELEM_I32);
         int32_t last = KVL_MIN(p * PAGE + PAGE - 1, step->pos);
         for (int32_t h = 0; h < N_KV; h++)
-            assert_int_equal(
-                ((const int32_t *)at->data)[(size_t)h * at->head_stride + (size_t)(row * 3 + 2)],
-                mark(step->layer, h, last) + 2);
+            assert_int_equal(((const int32_t *)kvl_table_row(&rows, h, p))[2],
+                             mark(step->layer, h, last) + 2);
     }
-    KVL_TRY(kvl_meta_count(ctx, PAGE_I32, 7));
-    KVL_TRY(kvl_meta_count(ctx, LAYER_U8, 5));
+    KVL_TRY(kvl_table_count(ctx, PAGE_I32, 7));
+    KVL_TRY(kvl_table_count(ctx, LAYER_U8, 5));
     if (step->layer != 1) return KVL_OK;
-    KVL_TRY(kvl_meta_peek(ctx, LANE_I32, 1, 1, part));
-    const struct kvl_meta_part *lane = &part[part[0].n_rows == 0];
+    KVL_TRY(kvl_table_peek(ctx, LANE_I32, 1, 1, &rows));
     for (int32_t h = 0; h < N_KV; h++)
-        assert_int_equal(((const int32_t *)lane->data)[(size_t)h * lane->head_stride + LONG - 1],
+        assert_int_equal(((const int32_t *)kvl_table_row(&rows, h, 0))[LONG - 1],
                          mark(1, h, LONG - 1));
-    return kvl_meta_count(ctx, LANE_I32, 3);
+    return kvl_table_count(ctx, LANE_I32, 3);
 }
 
 static int keep_even(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     if (!step->replay) return KVL_OK;
-    KVL_TRY(kvl_meta_from(ctx, LIVE_KEY, step->layer, 0, &view));
+    KVL_TRY(kvl_table_write(ctx, LIVE_KEY, step->layer, 0, &rows));
     for (int32_t h = 0; h < N_KV; h++)
-        for (int32_t i = 0; i < N_CTX; i++)
-            view.base[(size_t)h * view.head_stride + view.column_stride + (size_t)i] = (float)i;
+        for (int32_t i = 0; i < N_CTX; i++) ((float *)kvl_table_column(&rows, h, 1))[i] = (float)i;
     int32_t pos[N_CTX], n = 0;
     for (int32_t i = 0; i < N_CTX; i += 2) pos[n++] = i;
     return kvl_keep_tokens(keep, -1, pos, n);
@@ -427,25 +421,25 @@ static struct kvl_policy table_policy(void)
 /* The second column of the live table holds the position of every live token. */
 static void expect_live(const struct rig_session *rs)
 {
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     struct kvl_err err = { 0 };
     int32_t n = N_CTX / 2 + kvl_session_len(rs->s) - N_CTX;
     kvl_hook_begin(rs->s, &err);
-    RIG_OK(&err, kvl_meta(&rs->s->ctx, LIVE_KEY, 2, &view));
-    assert_int_equal(view.n_rows, n);
+    RIG_OK(&err, kvl_table_all(&rs->s->ctx, LIVE_KEY, 2, &rows));
+    assert_int_equal(rows.n_rows, n);
     for (int32_t i = 0; i < n; i++) {
         int32_t want = i < N_CTX / 2 ? 2 * i : N_CTX / 2 + i;
-        assert_int_equal((int)view.base[view.head_stride + view.column_stride + (size_t)i], want);
+        assert_int_equal((int)((const float *)kvl_table_column(&rows, 1, 1))[i], want);
     }
 }
 
 static const void *lane_row(const struct rig_session *rs)
 {
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
     struct kvl_err err = { 0 };
     kvl_hook_begin(rs->s, &err);
-    RIG_OK(&err, kvl_meta_peek(&rs->s->ctx, LANE_I32, 1, 1, part));
-    return part[part[0].n_rows == 0].data;
+    RIG_OK(&err, kvl_table_peek(&rs->s->ctx, LANE_I32, 1, 1, &rows));
+    return kvl_table_row(&rows, 0, 0);
 }
 
 static void test_tables(void **state)
@@ -453,7 +447,7 @@ static void test_tables(void **state)
     struct kvl_policy p = table_policy();
     struct rig_run run = { .policy = &p, .id = id, .n_ctx = N_CTX, .budget = 40 };
     float *logits = rig_logits(&rig, 20);
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     struct kvl_err err = { 0 };
     (void)state;
     struct rig_session a = rig_start(&rig, &run);
@@ -469,18 +463,17 @@ static void test_tables(void **state)
     /* Forks share a row until one of them writes it, which the other does not see. */
     assert_ptr_equal(lane_row(&a), lane_row(&b));
     kvl_hook_begin(b.s, &err);
-    RIG_OK(&err, kvl_meta_from(&b.s->ctx, LANE_I32, 1, 0, &view));
-    ((int32_t *)view.data)[LONG - 1] = -1;
+    RIG_OK(&err, kvl_table_write(&b.s->ctx, LANE_I32, 1, 0, &rows));
+    ((int32_t *)kvl_table_row_out(&rows, 0, 0))[LONG - 1] = -1;
     assert_int_equal(((const int32_t *)lane_row(&a))[LONG - 1], mark(1, 0, LONG - 1));
     assert_int_equal(((const int32_t *)lane_row(&b))[LONG - 1], -1);
     assert_int_equal(((const int32_t *)lane_row(&b))[17], mark(1, 0, 17));
     assert_int_equal(kvl_session_counters(b.s)->index_read_bytes,
                      9 * (N_LAYERS * (7 * 4 + 5) + 3 * 4));
     RIG_OK(&err, KVL_OK);
-    assert_int_equal(kvl_meta_count(&b.s->ctx, LANE_I32, -1), KVL_EPOLICY);
-    assert_int_equal(kvl_meta_count(&b.s->ctx, N_TABLES, 1), KVL_EPOLICY);
-    assert_int_equal(kvl_meta_peek(&b.s->ctx, LIVE_KEY, 1, 1, (struct kvl_meta_part[2]){ 0 }),
-                     KVL_EPOLICY);
+    assert_int_equal(kvl_table_count(&b.s->ctx, LANE_I32, -1), KVL_EPOLICY);
+    assert_int_equal(kvl_table_count(&b.s->ctx, N_TABLES, 1), KVL_EPOLICY);
+    assert_int_equal(kvl_table_peek(&b.s->ctx, LIVE_KEY, 1, 1, &rows), KVL_EPOLICY);
     kvl_free(logits);
     rig_end(&b);
     rig_end(&a);

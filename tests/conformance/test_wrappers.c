@@ -59,7 +59,8 @@ static int part_plan(struct kvl_plan *plan, int i)
     seen.budget[i] = plan->budget_tok;
     seen.context = plan->context_tok;
     plan->state_bytes = sizeof(struct part_state);
-    return kvl_plan_meta(plan, KVL_META_PAGE, 8, o->size, &o->table);
+    return kvl_plan_table(plan, &o->table, .unit = KVL_UNIT_PAGE, .unit_tok = 8,
+                          .row_elems = o->size);
 }
 
 static int out_plan(struct kvl_plan *plan)
@@ -100,17 +101,16 @@ static int in_open(struct kvl_pctx *ctx)
 static int part_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *v, int i)
 {
     const struct part_opts *o = ctx->opts;
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     if (step->replay) seen.replayed[i] += step->n_tok;
     if (step->replay && !v) seen.no_values[i] = 1;
     if (!step->replay && !v) return kvl_fail(ctx->err, KVL_EINTERNAL, "no values of a new token");
     if (step->layer == 0) note(i == OUT ? 'A' : 'a');
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &view));
-    for (int32_t r = step->pos / 8; r < view.n_rows; r++)
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
+    for (int32_t r = step->pos / 8; r < rows.n_rows; r++)
         for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
             for (int32_t c = 0; c < o->size; c++)
-                view.base[(size_t)h * view.head_stride + (size_t)(r * o->size + c)] =
-                    (float)(1000 * i + r);
+                ((float *)kvl_table_row_out(&rows, h, r))[c] = (float)(1000 * i + r);
     return KVL_OK;
 }
 
@@ -145,17 +145,17 @@ static int part_check(const struct kvl_pctx *ctx, const struct kvl_step *step, i
 {
     const struct part_opts *o = ctx->opts;
     struct part_state *s = ctx->state;
-    struct kvl_meta_view view;
+    struct kvl_rows rows;
     if (strcmp(s->name, i == OUT ? "out" : "in") != 0)
         return kvl_fail(ctx->err, KVL_EINTERNAL, "the state of another part");
     if (step->layer == 0) s->steps++;
     if (s->steps != step->index + 1)
         return kvl_fail(ctx->err, KVL_EINTERNAL, "step %d, counted %d", step->index, s->steps);
-    KVL_TRY(kvl_meta(ctx, o->table, step->layer, &view));
-    for (int32_t r = 0; r < view.n_rows; r++)
-        if ((int32_t)view.base[(size_t)(r * o->size)] != 1000 * i + r)
+    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
+    for (int32_t r = 0; r < rows.n_rows; r++)
+        if ((int32_t) * (const float *)kvl_table_row(&rows, 0, r) != 1000 * i + r)
             return kvl_fail(ctx->err, KVL_EINTERNAL, "part %d: row %d is %g", i, r,
-                            (double)view.base[(size_t)(r * o->size)]);
+                            (double)*(const float *)kvl_table_row(&rows, 0, r));
     return KVL_OK;
 }
 
@@ -661,7 +661,8 @@ static void refuse(const struct kvl_policy *outer, const struct kvl_policy *inne
 
 static int scoring(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
-    return kvl_inner_score(ctx, layer, scores);
+    bool evicts;
+    return kvl_inner_even_score(ctx, layer, scores, &evicts);
 }
 
 static int evicting(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)

@@ -84,12 +84,11 @@ static void hand_close(struct hand *x)
 /* Elements `at` and up of the row of block 0 in one kv head's table. */
 static void expect_row(struct hand *x, int32_t kv_head, int32_t at, const float *want, int32_t n)
 {
-    struct kvl_meta_view meta;
+    struct kvl_rows rows;
     kvl_hook_begin(x->rs.s, &x->err);
-    RIG_OK(&x->err, kvl_meta(&x->rs.s->ctx, 0, 0, &meta));
-    for (int32_t c = 0; c < n; c++)
-        assert_float_equal((double)meta.base[(size_t)kv_head * meta.head_stride + (size_t)(at + c)],
-                           (double)want[c], 1e-6);
+    RIG_OK(&x->err, kvl_table_all(&x->rs.s->ctx, 0, 0, &rows));
+    const float *row = kvl_table_row(&rows, kv_head, 0);
+    for (int32_t c = 0; c < n; c++) assert_float_equal((double)row[at + c], (double)want[c], 1e-6);
 }
 #define EXPECT_ROW(x, kv_head, at, ...)                                                            \
     expect_row(x, kv_head, at, (float[]){ __VA_ARGS__ },                                           \

@@ -15,7 +15,7 @@ static struct {
     struct kvl_err err;
     double opts[128]; /* aligned room for options */
     int32_t n_tok, row_floats;
-    bool by_rank; /* a table of live tokens: what fake_meta showed last lies in `shown` */
+    bool by_rank; /* a table of live tokens: what fake_table_all showed last lies in `shown` */
     float shown[MAX_HEADS * (MAX_HEADS + 1) * MAX_TOK];
     float sums[MAX_HEADS * MAX_TOK];
     float table[MAX_HEADS][MAX_TOK * (MAX_HEADS + 1)];
@@ -55,16 +55,13 @@ static int fake_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int3
     return KVL_OK;
 }
 
-static int fake_plan_meta(struct kvl_plan *plan, enum kvl_meta_unit unit, int32_t unit_tok,
-                          int32_t row_floats, int32_t *out)
+static int fake_plan_table(struct kvl_plan *plan, const struct kvl_table_desc *desc, int32_t *out)
 {
     (void)plan;
-    assert_true(unit_tok == 1 && row_floats <= MAX_HEADS + 1);
-    fake.by_rank = unit == KVL_META_LIVE;
-    fake.row_floats = row_floats;
-    fake.planned.p.meta[0] = (struct kvl_meta_decl){
-        .unit = unit, .unit_tok = 1, .row_elems = row_floats, .elem = KVL_META_F32
-    };
+    assert_true(desc->unit_tok == 1 && desc->row_elems <= MAX_HEADS + 1);
+    assert_true(desc->elem == KVL_ELEM_F32 && !desc->layers && !desc->per_layer);
+    fake.by_rank = desc->unit == KVL_UNIT_LIVE;
+    fake.row_floats = desc->row_elems;
     *out = 0;
     return KVL_OK;
 }
@@ -87,30 +84,42 @@ static void fake_ranks(bool back)
         }
 }
 
-static int fake_meta(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
-                     struct kvl_meta_view *out)
+static int fake_table_all(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
+                          struct kvl_rows *out)
 {
     (void)ctx;
     (void)layer;
     assert_int_equal(handle, 0);
-    *out = (struct kvl_meta_view){ .base = fake.table[0],
-                                   .head_stride = MAX_TOK * (MAX_HEADS + 1),
-                                   .n_rows = fake.n_tok };
+    *out = (struct kvl_rows){ .row_bytes = (size_t)fake.row_floats * sizeof(float),
+                              .elem_bytes = sizeof(float),
+                              .n_rows = fake.n_tok,
+                              .row_elems = fake.row_floats,
+                              .unit = fake.by_rank ? KVL_UNIT_LIVE : KVL_UNIT_PAGE,
+                              .unit_tok = 1 };
+    out->part[0].n_rows = fake.n_tok;
+    out->part[0].data = fake.table[0];
+    out->part[0].head_bytes = sizeof fake.table[0];
     if (fake.by_rank) {
         fake_ranks(false);
-        out->base = fake.shown;
-        out->column_stride = MAX_TOK;
-        out->head_stride = (size_t)fake.row_floats * MAX_TOK;
+        out->part[0].data = fake.shown;
+        out->column_bytes = MAX_TOK * sizeof(float);
+        out->part[0].head_bytes = (size_t)fake.row_floats * MAX_TOK * sizeof(float);
     }
-    out->data = out->base;
     return KVL_OK;
 }
 
-static int fake_meta_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
-                          struct kvl_meta_view *out)
+static int fake_table_from(const struct kvl_pctx *ctx, int32_t handle, int32_t layer, int32_t first,
+                           struct kvl_rows *out)
 {
     assert_int_equal(first, 0);
-    return fake_meta(ctx, handle, layer, out);
+    return fake_table_all(ctx, handle, layer, out);
+}
+
+static int fake_table_count(const struct kvl_pctx *ctx, int32_t handle, int64_t n_elems)
+{
+    (void)ctx;
+    assert_true(handle == 0 && n_elems >= 0);
+    return KVL_OK;
 }
 
 static int fake_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
@@ -192,35 +201,27 @@ static int fake_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step
     return KVL_OK;
 }
 
-#define kvl_scratch_f32  fake_scratch_f32
-#define kvl_scratch_i32  fake_scratch_i32
-#define kvl_tap_listens  fake_tap_listens
-#define kvl_tap_room     fake_tap_room
-#define kvl_plan_observe fake_plan_observe
-#define kvl_plan_meta    fake_plan_meta
-#define kvl_meta         fake_meta
-#define kvl_rows_all     fake_meta
-#define kvl_meta_from    fake_meta_from
-#define kvl_obs_columns  fake_obs_columns
-#define kvl_live         fake_live
-#define kvl_keep_top     fake_keep_top
-#define kvl_keep_range   fake_keep_range
-#define kvl_sel_tokens   fake_sel_tokens
+#define kvl_scratch_f32       fake_scratch_f32
+#define kvl_scratch_i32       fake_scratch_i32
+#define kvl_tap_listens       fake_tap_listens
+#define kvl_tap_room          fake_tap_room
+#define kvl_plan_observe      fake_plan_observe
+#define kvl_plan_table_desc   fake_plan_table
+#define kvl_table_all         fake_table_all
+#define kvl_table_write       fake_table_from
+#define kvl_table_operand_out fake_table_from
+#define kvl_table_count       fake_table_count
+#define kvl_obs_columns       fake_obs_columns
+#define kvl_live              fake_live
+#define kvl_keep_top          fake_keep_top
+#define kvl_keep_range        fake_keep_range
+#define kvl_sel_tokens        fake_sel_tokens
 /* What h2o asks of the engine for live tokens, over the same fakes. */
-#define kvl_live_column fake_live_column
 #define kvl_live_begin  fake_live_begin
 #define kvl_live_add    fake_live_add
 #define kvl_live_scores fake_live_scores
 #define kvl_keep_best   fake_keep_best
-float *fake_live_column(const struct kvl_meta_view *view, int32_t kv_head, int32_t column);
-int fake_live_begin(const struct kvl_pctx *ctx, int32_t table, int32_t layer);
-int fake_live_add(const struct kvl_pctx *ctx, int32_t table, int32_t layer, bool per_head,
-                  const float *const *probs, const int32_t *n, const float *factor);
-int fake_live_scores(const struct kvl_pctx *ctx, int32_t table, int32_t layer, int32_t n_columns,
-                     int32_t n, enum kvl_reduce reduce, float **score);
-int fake_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep,
-                   enum kvl_scope scope, const float *score, int32_t n, int32_t k, int32_t recent);
-#include "../../core/policy/live_scores.c"
+#include "../../methods/parts/live_scores.c"
 #undef KVL_POLICY_EXPORT
 #define KVL_POLICY_EXPORT(object)
 #include "../../methods/h2o.c"

@@ -99,7 +99,7 @@ static void test_new_blocks_are_forgotten(void **state)
     rig_tokens(id, N_TOK, 3);
     for (int i = 0; i < 10; i++) {
         char options[160];
-        struct kvl_meta_view meta;
+        struct kvl_rows rows;
         snprintf(options, sizeof options, "block_size=8,representative_type=%s", types[i / 2]);
         struct rig_run run = { .policy =
                                    i % 2 ? kvl_policy_ktransformers_code : kvl_policy_ktransformers,
@@ -111,11 +111,10 @@ static void test_new_blocks_are_forgotten(void **state)
         float *logits = rig_logits(&r, N_STEPS);
         rig_decode(&r, &rs, id + N_CTX, N_STEPS, logits);
         kvl_hook_begin(rs.s, &r.err);
-        RIG_OK(&r.err, kvl_meta(&rs.s->ctx, 0, 0, &meta));
-        size_t row = (size_t)rs.s->host.table[0]->decl.row_elems;
+        RIG_OK(&r.err, kvl_table_all(&rs.s->ctx, 0, 0, &rows));
+        const float *row = kvl_table_row(&rows, 0, 19);
         bool zero = true; /* block 19 begins at 152 and is full */
-        for (size_t c = 0; c < row; c++)
-            zero = zero && fabsf(((const float *)meta.data)[19 * row + c]) < 1e-12f;
+        for (int32_t c = 0; c < rows.row_elems; c++) zero = zero && fabsf(row[c]) < 1e-12f;
         assert_int_equal(zero, i % 2);
         kvl_free(logits);
         rig_end(&rs);

@@ -180,11 +180,11 @@ static struct watch {
 static int32_t planes_of(int32_t layer, double *plane)
 {
     struct kvl_err err = { 0 };
-    struct kvl_meta_part part[2];
+    struct kvl_rows rows;
     int32_t n = watch.s->host.table[watch.handle]->decl.row_elems;
     kvl_hook_begin(watch.s, &err);
-    RIG_OK(&err, kvl_meta_peek(&watch.s->ctx, watch.handle, layer, 1, part));
-    const float *x = part[part[0].n_rows == 0].data;
+    RIG_OK(&err, kvl_table_peek(&watch.s->ctx, watch.handle, layer, 1, &rows));
+    const float *x = kvl_table_row(&rows, 0, 0);
     assert_true(n <= MAX_SIDES * MAX_DIM);
     for (int32_t i = 0; i < n; i++) plane[i] = (double)x[i];
     return n;

@@ -18,7 +18,7 @@ static void hand_append(struct hand *x, int32_t pos)
 {
     static const float zero[64] = { 0 };
     struct kvl_session *s = x->rs.s;
-    kvl_meta_table_append(s->host.table[0], 0, pos + 1);
+    kvl_row_table_append(s->host.table[0], 0, pos + 1);
     RIG_OK(&x->err, kvl_seq_append(s->seq, 0, 1, &pos, zero, zero, zero, &x->err));
 }
 

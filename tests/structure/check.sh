@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # check.sh - the house keeps its rooms: no include and no call against rooms.txt, no circle between folders, none
-# between the files of core/{work,policy,engine}, no folder of more than 40 source files, hooks called from hooks.c alone.
+# between the files of core/{session,policy,engine}, no folder of more than 40 source files, hooks called from hooks.c alone.
 #
 #   check.sh SOURCES OBJECTS   OBJECTS: a file with the path of one object a line (.../<target>.dir/<source>.o)
 #   check.sh --self-test       plants one fault of each kind and sees that it is found
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 most_files=40
 # One file per operator or method: lists, not rooms to find one's way in.
 lists='^(core/ops/(ref|cpu|cuda)|methods)$'
-acyclic='^core/(work|policy|engine)$'
+acyclic='^core/(session|policy|engine)$'
 
 # "from to" per line: folders that a folder may use.
 allowed() {
@@ -50,24 +50,24 @@ check() {
     calls "$2" >"$work/calls"
     for kind in includes calls; do
         awk -v allowed="$work/allowed" -v kind="$kind" '
-            function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+            function folder(path) { sub(/\/[^\/]*$/, "", path); sub(/^core\/policy\/.*/, "core/policy", path); return path }
             BEGIN { while ((getline line < allowed) > 0) ok[line] = 1 }
             { pair = folder($1) " " folder($2)
               if (!(pair in ok)) print $1, (kind == "calls" ? "calls " $3 " of" : "includes"), $2 ": rooms.txt does not allow it" }' \
             "$work/$kind"
     done
     cat "$work/includes" "$work/calls" | awk '
-        function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+        function folder(path) { sub(/\/[^\/]*$/, "", path); sub(/^core\/policy\/.*/, "core/policy", path); return path }
         folder($1) != folder($2) { print folder($1), folder($2) }' | sort -u >"$work/folders"
     tsort "$work/folders" 2>&1 >/dev/null | sed -n 's/^tsort: *-\{0,1\}/circle between folders: /p' | grep -v 'input contains' || true
     awk -v acyclic="$acyclic" '
-        function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+        function folder(path) { sub(/\/[^\/]*$/, "", path); sub(/^core\/policy\/.*/, "core/policy", path); return path }
         folder($1) == folder($2) && folder($1) ~ acyclic { print $1, $2 }' "$work/calls" | sort -u >"$work/files"
     tsort "$work/files" 2>&1 >/dev/null | sed -n 's/^tsort: *-\{0,1\}/circle between files: /p' | grep -v 'input contains' || true
     find core harness methods datasets \( -name '*.c' -o -name '*.cu' \) 2>/dev/null | sed 's|/[^/]*$||' | sort | uniq -c |
         awk -v most="$most_files" -v lists="$lists" '$1 > most && $2 !~ lists { print $2 " has " $1 " source files, want at most " most }'
     grep -rnE -- '->(plan|open|prefill_mask|append|prefilled|schedule|score|select|observe|evict|report)\(' core --include=*.c 2>/dev/null |
-        grep -vE '^core/policy/(hooks|compose)\.c:' | sed 's/$/ : hooks are called from core\/policy\/hooks.c alone/' || true
+        grep -vE '^core/policy/hooks/(hooks|compose)\.c:' | sed 's/$/ : hooks are called from core\/policy\/hooks\/hooks.c alone/' || true
 }
 
 self_test() {
@@ -94,7 +94,7 @@ core/base/call.c calls kvl_up of core/engine/a.c: rooms.txt does not allow it
 circle between folders: core/
 circle between files: core/engine/a.c
 core/kv has 41 source files, want at most 40
-hooks are called from core/policy/hooks.c alone
+hooks are called from core/policy/hooks/hooks.c alone
 TEXT
     [ $wrong = 0 ] || { cat "$work/said"; exit 1; }
 }

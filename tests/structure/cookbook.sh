@@ -2,8 +2,22 @@
 # cookbook.sh - every call of the cookbook in methods/README.md is in a public header or that of a part, and in every
 # file that its row names or a header beside that it includes.
 #   $1 the sources
+# The example of a table there compiles, and has 20 lines.
 set -euo pipefail
 cd "$1"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+awk '/^```$/ { on = 0 } on; /^```c$/ { on = 1 }' methods/README.md >"$work/example"
+lines=$(wc -l <"$work/example")
+[ "$lines" -ge 10 ] && [ "$lines" -le 23 ] || { echo "cookbook: the example of a table has $lines lines, want about 20" >&2; exit 1; }
+{
+    printf '#include "kvl/policy.h"\nstruct sums_opts { int32_t table; };\n'
+    echo 'static int32_t sums_table(const struct kvl_pctx *ctx) { return ((const struct sums_opts *)ctx->opts)->table; }'
+    cat "$work/example"
+    echo 'int used(struct kvl_plan *p, struct kvl_pctx *c, const struct kvl_step *s, float *x);'
+    echo 'int used(struct kvl_plan *p, struct kvl_pctx *c, const struct kvl_step *s, float *x) { return sums_plan(p) + sums_append(c, s, x, x) + sums_scores(c, 0, x, 1, x); }'
+} >"$work/example.c"
+cc -std=c17 -Wall -Wextra -Wno-unused-parameter -Werror -fsyntax-only -Icore/include "$work/example.c"
 awk '
     function fail(what) { print "cookbook: " what >"/dev/stderr"; bad = 1 }
     # text_of: a file, with a line feed before it; nothing when there is none

@@ -4,7 +4,7 @@
  * `out` parameters only on success.  The message of the first failure is kept in a `struct kvl_err`
  * that the caller owns: one line that says what was wrong, the value, and what would be right.
  *
- * Thread-safe: yes (no globals but the log sink, set once in main).
+ * Thread-safe: yes (there are no globals).
  */
 #ifndef KVL_BASE_H
 #define KVL_BASE_H

@@ -51,21 +51,6 @@ KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int3
  * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
                                 const float **mass, int32_t *n_tok);
-/* mass [n_heads][context_tok] in scratch: the same of queries that also see each other's keys and those after them,
- * without a causal mask inside the window, as some published code computes it. */
-KVL_API int kvl_obs_window_unmasked(const struct kvl_pctx *ctx, int32_t layer, int32_t window,
-                                    const float **mass);
-/* How that mass becomes scores (SnapKV, section 4): reduced over the query heads of a kv head and pooled along the
- * tokens. */
-struct kvl_window_scores {
-    int32_t window, kernel; /* queries; width of the pooling, odd */
-    bool average;           /* pooling: mean, else maximum */
-    bool pool_first;        /* before the reduction */
-    enum kvl_reduce reduce;
-};
-/* score [n_kv_heads][n_tok] of the tokens before the window; what stands for the window's is left as it is. */
-KVL_API int kvl_obs_window_scores(const struct kvl_pctx *ctx, int32_t layer,
-                                  const struct kvl_window_scores *w, float *score, int32_t n_tok);
 /* The weights of one query of that window, by its distance from the newest (0): probs
  * [n_heads][n_tok], zero behind the query.  Not cached. */
 KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,
@@ -104,14 +89,6 @@ KVL_API int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t
                               int32_t first, int32_t n, bool raw, float *out);
 KVL_API int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                 int32_t first, int32_t n, float *out);
-/* *mean [blocks][head_dim], in scratch: means of blocks of block_tok keys of positions 0 .. n - 1, all of which are
- * live, the last of those that are left.  Counted as read. */
-KVL_API int kvl_key_means(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
-                          int32_t block_tok, float **mean);
-/* In prefill_mask: the same of the chunk's queries of a query head. */
-KVL_API int kvl_query_means(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                            const struct kvl_query *q, int32_t head, int32_t block_tok,
-                            float **mean);
 /* Exact attention weights of this query over every live slot of the layer, in slot order, which is
  * position order for a policy that never evicts: probs [n_heads][n].  Reads all keys, and is
  * counted as such: for `oracle` and for filter layers. */
@@ -129,18 +106,6 @@ KVL_API int32_t kvl_token_bytes(const struct kvl_pctx *ctx);
 /* Positions of a lane that are live, ascending.  Borrowed until the hook returns. */
 KVL_API int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const int32_t **pos, int32_t *n);
-/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
- * probs [n_heads][n].  Counted as pairs that were scored. */
-KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
-
-/* In prefill_mask: such weights of the chunk's last `last` queries, or as many as it has, summed along columns
- * (positions) and diagonals (distances of a query to a key): *column, *diagonal [n_heads][step->pos + step->n_tok], in
- * scratch. */
-KVL_API int kvl_mask_sums(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                          const struct kvl_query *q, int32_t last, float **column,
-                          float **diagonal);
-
 /* ---- traces ------------------------------------------------------------------------------------ */
 
 /* Scores by which a policy itself chose (kvl_sel_top_*, the score hook tell theirs without it), for

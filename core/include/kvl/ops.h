@@ -680,7 +680,7 @@ struct kvl_sym_eig_args {
 };
 
 /* Per page the centre of the box around its keys and their mean distance from it: lo = centre - radius,
- * hi = centre + radius (ArkVale).  What kvl_page_bound reads. */
+ * hi = centre + radius (ArkVale).  What ops->page_bound reads. */
 struct kvl_page_digest_args {
     float *digest;  /* out [n_pages][2][head_dim]: lo, hi */
     const float *k; /* [n_pages][page_tok][head_dim] */

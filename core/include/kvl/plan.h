@@ -68,7 +68,7 @@ KVL_API int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *of
 
 /* ---- layers -------------------------------------------------------------------------------------- */
 
-/* [n_layers], 1 for layers first, first + step, ..., else 0: for kvl_offload.layers and kvl_meta_desc.layers.
+/* [n_layers], 1 for layers first, first + step, ..., else 0: for kvl_offload.layers and kvl_table_desc.layers.
  * It may be changed, and lives until plan returns.  KVL_EINVAL where `option`, which gave `first`, leaves no
  * layer. */
 KVL_API int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, int32_t step,
@@ -97,18 +97,6 @@ KVL_API int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
  * first. */
 KVL_API int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                                const float *score, int32_t n);
-
-/* ---- parts of the state ------------------------------------------------------------------------------ */
-
-/* `bytes` of the policy's state for every layer, zeroed, behind what plan->state_bytes holds so far, which grows.
- * Nothing lies between: parts that need the alignment of 8 bytes come first, in multiples of 8. */
-struct kvl_state_part {
-    size_t first, bytes; /* of layer l from first + l * bytes on */
-};
-KVL_API void kvl_plan_state(struct kvl_plan *plan, size_t bytes, struct kvl_state_part *out);
-/* Those of a layer. */
-KVL_API void *kvl_state_of(const struct kvl_pctx *ctx, const struct kvl_state_part *part,
-                           int32_t layer);
 
 #ifdef __cplusplus
 }

@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 12
+#define KVL_POLICY_ABI 13
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */
@@ -68,7 +68,7 @@ enum kvl_cap {
     KVL_CAP_TOKENS = 1 << 7, /* sees the ids of tokens: kvl_tokens */
     KVL_CAP_RAGGED = 1 << 8, /* lanes keep or read different numbers: the budget is their mean */
     /* Its selections are more than lists: weights, keys of its own, entries, a residual.  They cannot be
-     * pruned (kvl_sel_view). */
+     * pruned (kvl_inner_select). */
     KVL_CAP_ESTIMATES = 1 << 9,
     /* append, select, observe and evict of a step hand what the engine gives them, scratch, tables and
      * what operators wrote to operators and builders alone: they neither read nor write it, unless they
@@ -175,20 +175,11 @@ KVL_API int kvl_scratch_items(const struct kvl_pctx *ctx, size_t n, size_t item,
  * KVL_ENUMERIC: one of them is a NaN. */
 KVL_API int kvl_topk(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                      int32_t k, int32_t *index);
-/* The same, largest first; ties: the lower index first.  The hook has looked then (kvl_look). */
-KVL_API int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
-                            int32_t k, int32_t *index);
-/* Sorts n numbers, in place. */
-KVL_API void kvl_ascending(int32_t *x, int32_t n);
-/* x [n_rows][n], in place. */
 /* What the model's soft cap makes of estimates x [n] of scaled logits (shape->scale times q.k); without a cap they
  * stay.  Ranks of single logits do not change, weights and sums do. */
 KVL_API int kvl_cap(const struct kvl_pctx *ctx, float *x, size_t n);
+/* Softmax of each row of x [n_rows][n], in place. */
 KVL_API int kvl_softmax(const struct kvl_pctx *ctx, float *x, int32_t n_rows, int32_t n);
-/* index [*n_index]: of weights x [n_rows][n], the fewest that sum to p in each row, k at most, all rows together,
- * ascending; `last`: the last one whatever it weighs.  KVL_ENUMERIC: one of them is a NaN. */
-KVL_API int kvl_top_p(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
-                      double p, int32_t k, bool last, int32_t *index, int32_t *n_index);
 /* y [n][n_rows]: products of n vectors x [n][n_cols] with the rows of w [n_rows][n_cols], by ops->gemm. */
 KVL_API int kvl_product(const struct kvl_pctx *ctx, const float *x, int32_t n, const float *w,
                         int32_t n_rows, int32_t n_cols, float *y);
@@ -218,6 +209,7 @@ KVL_API int kvl_report_num(struct kvl_report *r, const char *name, double value)
  * in it stands for the number reported under that name, {name%} for it in percent. */
 KVL_API int kvl_report_note(struct kvl_report *r, const char *text);
 
+struct kvl_composed;
 struct kvl_policy {
     uint32_t abi, size; /* KVL_POLICY_ABI, sizeof(struct kvl_policy): others are refused */
     const char *name;   /* = file name = key in command line, log and plots */
@@ -272,6 +264,21 @@ struct kvl_policy {
     int (*report)(struct kvl_pctx *ctx, struct kvl_report *report);
     const struct kvl_composed *composed; /* the engine's, of outer(inner); NULL */
 };
+
+/* ---- composition: outer(inner) ----------------------------------------------------------------- */
+
+/* A policy with `inner` wraps another one, that one or another named in its spec.  Each has options, state,
+ * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe,
+ * report) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
+ * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
+ * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
+/* Scores of an inner one that keeps as many in every lane, since the outer one says how many; *evicts: something is to
+ * be left out.  KVL_EINVAL: its lanes keep different numbers, or it keeps everything although its budget is less. */
+KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
+                                 struct kvl_scores *scores, bool *evicts);
+/* A selection that the inner one shared with this layer or step is there without asking it. */
+KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, struct kvl_sel *sel);
 
 #ifdef KVL_PLUGIN
 #define KVL_POLICY_EXPORT(object)                                                                  \

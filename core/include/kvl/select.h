@@ -82,14 +82,12 @@ KVL_API int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *lo
 /* out = alpha out + (1 - alpha) value, for every query head, behind everything else (SparQ):
  * alpha [n_heads], value [n_kv_heads][head_dim]. */
 KVL_API int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value);
-/* What a query head would read of what `sel` holds now: ascending positions, valid until the hook
- * returns; the current token is not among them unless it was named.  For policies that prune what another
- * chose.  kvl_sel_clear empties the selection. */
-KVL_API int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32_t *n);
-KVL_API int kvl_sel_clear(struct kvl_sel *sel);
-/* What all query heads of a kv head would read together, and the current token. */
+/* What all query heads of a kv head would read together of what `sel` holds now, and the current token: ascending
+ * positions, valid until the hook returns.  For policies that prune what another chose. */
 KVL_API int kvl_sel_view_group(struct kvl_sel *sel, int32_t kv_head, const int32_t **pos,
                                int32_t *n);
+/* Empties the selection. */
+KVL_API int kvl_sel_clear(struct kvl_sel *sel);
 /* Starts another segment (empty); segments are merged by log-sum-exp and must not overlap. */
 KVL_API int kvl_sel_segment(struct kvl_sel *sel);
 /* Declares that this selection also serves the layers up to layer_last, and n_steps steps from this
@@ -114,13 +112,6 @@ KVL_API int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_
  * step's results are there. */
 KVL_API int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n,
                          int32_t k);
-
-/* In evict: of the n live tokens of every lane of a layer, which hold as many, the newest `recent` and the k best of
- * the others stay (ties: the lower position).  score [lists of scope][n], of KVL_SCOPE_LAYER (one list for all heads)
- * or KVL_SCOPE_KV_HEAD; a trace is told them. */
-KVL_API int kvl_keep_best(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                          struct kvl_keep *keep, enum kvl_scope scope, const float *score,
-                          int32_t n, int32_t k, int32_t recent);
 
 /* ---- sparse prefill ----------------------------------------------------------------------------- */
 
@@ -150,6 +141,10 @@ KVL_API int kvl_mask_slash_blocks(struct kvl_prefill_mask *mask, int32_t q_head,
 KVL_API int kvl_mask_tokens(struct kvl_prefill_mask *mask, int32_t q_head, const int32_t *pos,
                             int32_t n);
 
+/* In prefill_mask: exact weights of query i of the chunk over positions 0 .. n - 1, n = step->pos + i + 1:
+ * probs [n_heads][n].  Counted as pairs that were scored. */
+KVL_API int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                             const struct kvl_query *q, int32_t i, float *probs, int32_t n);
 /* A mask of its own for the chunk, to which calls say what could be read: nothing of it is. */
 KVL_API int kvl_mask_trial(struct kvl_prefill_mask *mask, struct kvl_prefill_mask **out);
 /* captured [n_heads]: of the weights probs [n_heads][step->pos + i + 1] of query i of the chunk (kvl_mask_weights),
@@ -172,24 +167,6 @@ struct kvl_scores {
      * keep_tok */
     int32_t *keep_lane;
 };
-
-/* ---- composition: outer(inner) ----------------------------------------------------------------- */
-
-struct kvl_composed;
-/* A policy with `inner` wraps another one, that one or another named in its spec.  Each has options, state,
- * budget and tables of its own.  Hooks that build or watch (open, append, prefilled, observe,
- * report) run for both, the inner's first.  Of those that decide (score, select, evict, prefill_mask) the
- * outer's runs, and calls the inner's where it wants to; what the outer leaves NULL is the inner's.  A
- * layer is dense where either says so.  One level: neither wraps a policy that wraps. */
-/* KVL_EINVAL when the inner one keeps everything although its budget is less. */
-KVL_API int kvl_inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores);
-/* The same of an inner one that keeps as many in every lane, since the outer one says how many; KVL_EINVAL for
- * another.  *evicts: something is to be left out. */
-KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
-                                 struct kvl_scores *scores, bool *evicts);
-/* A selection that the inner one shared with this layer or step is there without asking it. */
-KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
-                             const struct kvl_query *q, struct kvl_sel *sel);
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,7 @@ enum {
     BOUND_SHARED = 48 << 10,
 };
 
-/* Pages that lie together, as a table has them (kvl_meta_rows). */
+/* Pages that lie together, as a table has them (kvl_table_operand). */
 struct bound_piece {
     const void *minmax;
     float *bound;

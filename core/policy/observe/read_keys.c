@@ -1,0 +1,130 @@
+/* What policies read of a lane: which positions are live, stored keys and values of chosen ones. */
+#include "policy_impl.h"
+
+#include <string.h>
+
+enum { READ_BATCH = 64 };
+
+/* A method names lanes and positions, so everything is checked at run time. */
+static int read_check(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t n,
+                      bool raw)
+{
+    const struct kvl_shape *sh = ctx->shape;
+    if (layer < 0 || layer >= sh->n_layers || kv_head < 0 || kv_head >= sh->n_kv_heads)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "keys or values of lane (%d, %d), the model has %d x %d", layer, kv_head,
+                        sh->n_layers, sh->n_kv_heads);
+    if (n < 0) return kvl_fail(ctx->err, KVL_EPOLICY, "%d keys or values, want 0 or more", n);
+    if (raw && !ctx->host->session->planned->raw_keys)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "keys before RoPE were not asked for in plan");
+    return KVL_OK;
+}
+
+/* Slots of a batch.  Under the mask oracle nothing was moved, and what was evicted counts as gone. */
+static int read_slots(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                      const int32_t *pos, int32_t n, int32_t *slot)
+{
+    const struct kvl_session *s = ctx->host->session;
+    (void)kvl_seq_find(s->seq, layer, kv_head, pos, n, slot);
+    for (int32_t i = 0; i < n; i++)
+        if (slot[i] < 0 || (s->dead && !kvl_lane_has(s, layer, kv_head, pos[i])))
+            return kvl_fail(
+                ctx->err, KVL_EPOLICY,
+                "the key or value of position %d, which is not live in layer %d, kv head %d",
+                pos[i], layer, kv_head);
+    return KVL_OK;
+}
+
+/* n positions of a lane: a list, or, where there is none, `first` and up. */
+struct read_which {
+    const int32_t *pos;
+    int32_t first, n;
+};
+
+static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t m, int32_t *room)
+{
+    if (w->pos) return w->pos + at;
+    for (int32_t i = 0; i < m; i++) room[i] = w->first + at + i;
+    return room;
+}
+
+/* Slots slot .. slot + n - 1; a hook that runs ahead of the device has them once it looks. */
+static int read_run(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                    enum kvl_kv_part part, int32_t slot, int32_t n, float *out)
+{
+    const struct kvl_session *s = ctx->host->session;
+    if (!ctx->host->ahead)
+        return kvl_seq_read(s->seq, layer, kv_head, part, slot, n, out, ctx->err);
+    struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
+    int rc =
+        ctx->ops->lane_read(&(struct kvl_lane_read_args){ .out = out,
+                                                          .stride = (size_t)ctx->shape->head_dim,
+                                                          .lane = &lane,
+                                                          .part = part,
+                                                          .slot0 = slot,
+                                                          .n = n });
+    return kvl_engine_failed(s->engine, "keys or values of a lane", rc, ctx->err);
+}
+
+/* In batches, whose slots are looked up together and read in runs: positions that follow each other mostly lie
+ * so. Counted by what was asked for, not by runs. */
+static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                     const struct read_which *w, enum kvl_kv_part part, float *out)
+{
+    int32_t n = w->n, room[READ_BATCH];
+    struct kvl_session *s = ctx->host->session;
+    size_t dim = (size_t)ctx->shape->head_dim;
+    KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
+    layer = kvl_layer_of(ctx, layer);
+    for (int32_t at = 0; at < n; at += READ_BATCH) {
+        int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
+        KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
+        for (int32_t i = 0; i < m; i += run) {
+            for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
+            KVL_TRY(
+                read_run(ctx, layer, kv_head, part, slot[i], run, out + (size_t)(at + i) * dim));
+        }
+    }
+    s->count.index_read_bytes += (int64_t)n * kvl_key_bytes(s->engine);
+    return KVL_OK;
+}
+
+int kvl_read_keys(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
+                  int32_t n, bool raw, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .pos = pos, .n = n },
+                     raw ? KVL_PART_K_RAW : KVL_PART_K, out);
+}
+
+int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t *pos,
+                    int32_t n, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .pos = pos, .n = n }, KVL_PART_V,
+                     out);
+}
+
+int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
+                      int32_t n, bool raw, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
+                     raw ? KVL_PART_K_RAW : KVL_PART_K, out);
+}
+
+int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
+                        int32_t n, float *out)
+{
+    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
+                     KVL_PART_V, out);
+}
+
+/* A copy in the step arena, since the lane itself may have another order. */
+int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,
+             int32_t *n)
+{
+    if (layer < 0 || layer >= ctx->shape->n_layers || kv_head < 0 ||
+        kv_head >= ctx->shape->n_kv_heads)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "lane (%d, %d), the model has %d x %d", layer,
+                        kv_head, ctx->shape->n_layers, ctx->shape->n_kv_heads);
+    *pos = kvl_live_positions(ctx->host->session, kvl_layer_of(ctx, layer), kv_head, n, NULL);
+    return *pos ? KVL_OK : kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for live positions");
+}
