@@ -2,8 +2,8 @@
 #
 #   ENGINE_FILES  whatever every cell depends on           CUDA_FILES  those of cells on a GPU as well
 #   ANALYSIS_FILES  those of what `kvlab analyze` counts
-#   METHODS       folder: of a method its file, sources beside it (x.op.c), and the headers beside them that they
-#                 include
+#   METHODS       folder: of a method its file, sources beside it (x.op.c), the headers of the folder that they include,
+#                 and of parts (parts/x.h) the source, with what that includes
 #   TASKS         folder: of a task its file and all files of the folder that are no task; those in files/ are
 #                 for the tasks in files/ alone
 #
@@ -26,20 +26,24 @@ function(hash_of files out)
   set(${out} ${hash} PARENT_SCOPE)
 endfunction()
 
-# The headers in `folder` that a file includes, and those that they include.
-function(headers_of folder file out)
+# The headers beside a file or in a folder there that it includes, those that they include, and the source of each (x.c
+# beside x.h), with the headers of that.
+function(included_by file out)
   set(found "")
   set(left ${file})
   while(left)
     list(POP_FRONT left next)
+    get_filename_component(folder ${next} DIRECTORY)
     file(STRINGS ${next} lines REGEX "^[ \t]*#[ \t]*include[ \t]*\"")
     foreach(line IN LISTS lines)
       string(REGEX REPLACE "^[^\"]*\"([^\"]*)\".*" "\\1" name "${line}")
-      set(header ${folder}/${name})
-      if(EXISTS ${header} AND NOT header IN_LIST found)
-        list(APPEND found ${header})
-        list(APPEND left ${header})
-      endif()
+      string(REGEX REPLACE "\\.h$" ".c" source "${name}")
+      foreach(path IN ITEMS ${folder}/${name} ${folder}/${source})
+        if(EXISTS ${path} AND NOT path IN_LIST found AND NOT path STREQUAL file)
+          list(APPEND found ${path})
+          list(APPEND left ${path})
+        endif()
+      endforeach()
     endforeach()
   endwhile()
   set(${out} ${found} PARENT_SCOPE)
@@ -75,15 +79,16 @@ split_folder(${METHODS} KVL_POLICY methods others)
 string(APPEND text "#define KVL_CODE_POLICIES(X)")
 foreach(file IN LISTS methods)
   get_filename_component(stem ${file} NAME_WE)
-  headers_of(${METHODS} ${file} headers)
-  set(more ${others})
-  list(FILTER more INCLUDE REGEX "/${stem}\\.[^/]*\\.c$")
-  foreach(source IN LISTS more)
-    headers_of(${METHODS} ${source} found)
-    list(APPEND headers ${found})
+  set(own ${others})
+  list(FILTER own INCLUDE REGEX "/${stem}\\.[^/]*\\.c$")
+  list(PREPEND own ${file})
+  set(all ${own})
+  foreach(source IN LISTS own)
+    included_by(${source} found)
+    list(APPEND all ${found})
   endforeach()
-  list(REMOVE_DUPLICATES headers)
-  hash_of("${file};${headers};${more}" hash)
+  list(REMOVE_DUPLICATES all)
+  hash_of("${all}" hash)
   string(APPEND text " \\\n    X(${stem}, 0x${hash})")
 endforeach()
 

@@ -24,6 +24,7 @@ static const struct main_cmd main_cmds[] = {
     { "sweep", cmd_sweep, "a YAML file of axes; start it again to resume" },
     { "status", cmd_status, "what of a log is done" },
     { "report", cmd_report, "the table of a log" },
+    { "show", cmd_show, "one answer of a log: its prompt, what was kept, its score" },
     { "compare", cmd_compare, "two logs or two policies: what got better or worse" },
     { "export", cmd_export, "tables of a log as TSV, CSV or JSON" },
     { "data", cmd_data, "benchmarks' files: what is in them; scores of predictions" },

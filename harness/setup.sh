@@ -29,6 +29,11 @@ libutf8proc:libutf8proc-dev
 openblas:libopenblas-dev
 cmocka:libcmocka-dev
 "
+# The tests want these, too: kernels of ops/cuda run on the CPU, compiled as C++, and Makefiles are tried.
+kvl_needs_tests="
+g++:g++
+make:make
+"
 
 kvl_has() {
     case $2 in

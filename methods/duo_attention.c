@@ -15,9 +15,9 @@
  * given, streaming lanes get what full ones leave; with none, as many lanes are full as B pays when the
  * others read B / 4 tokens, or the deployed 320 where that is less, and what is over goes to these.
  * sink : recent is 1 : 4.  Without a budget: sparsity 0.5, sink 64, recent 256, as deployed. */
-#include "kvl/gates.h"
-#include "kvl/head_file.h"
 #include "kvl/policy.h"
+#include "parts/gates.h"
+#include "parts/head_file.h"
 
 #include <stdio.h>
 

@@ -20,8 +20,8 @@
  *
  * Budget B: threshold=budget takes, when the profile is known, the largest T with which lanes hold at most
  * B - 1 tokens on average, `horizon` steps on.  With a threshold given B counts for nothing. */
-#include "kvl/nested.h"
 #include "kvl/policy.h"
+#include "parts/nested.h"
 
 #include <math.h>
 #include <string.h>

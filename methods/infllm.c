@@ -17,7 +17,8 @@
  * With its own prefill the context is a stream of steps, of which exc_block_size share the selection of the first;
  * blocks that are cut meanwhile are read until the next one.  A decoded token selects for itself.
  * Budget B: n_init + n_local + topk block_size + the longest remainder = B; official sizes: B = 6400. */
-#include "kvl/policy.h"
+#include "parts/counted_cache.h"
+#include "parts/recent.h"
 
 enum { INFLLM_LOGIT = 1, INFLLM_LRU_S = 1, INFLLM_ORIGINAL = 1 }; /* the second of two words */
 

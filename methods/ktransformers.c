@@ -22,7 +22,7 @@
  *
  * Budget B: (init + picked + local + 1) block_size + token_step - 1, the block of the current token and what comes
  * until the next selection included. */
-#include "kvl/blocks.h"
+#include "parts/blocks.h"
 
 static const struct kvl_opt kt_options[] = { KVL_BLOCK_ROWS, { 0 } };
 

@@ -12,7 +12,7 @@
  * Not reproduced: lists that name a block twice, what depends on stale memory (lists that dense layers overwrite,
  * SEPARATE lists that are cut when reused), ranks 1 to 5 of layer 31 forced on all others, DYNAMIC's division by 4 on
  * quantised keys, and in the attention kernel half floats, softmax without its maximum, -|lse| < 1e-6 as "empty". */
-#include "kvl/blocks.h"
+#include "parts/blocks.h"
 
 #include <string.h>
 

@@ -15,9 +15,9 @@
  * it (kvl_lsh_fit); a larger sample is thinned to the room, uniformly, and the weights corrected for it:
  * still unbiased.  With L given, nothing is
  * measured or thinned, and B is what comes out. */
-#include "kvl/lsh.h"
 #include "kvl/policy.h"
 #include "magicpig_weight.h"
+#include "parts/lsh.h"
 
 enum {
     MAGICPIG_HITS = 2,

@@ -18,9 +18,9 @@
  *
  * search=true is Algorithm 1, offline: the prefill is dense, and every head is asked how much of the weight
  * of 16 queries each kind of size B would have captured. */
-#include "kvl/head_file.h"
-#include "kvl/mask_search.h"
 #include "kvl/policy.h"
+#include "parts/head_file.h"
+#include "parts/mask_search.h"
 
 #include <math.h>
 

@@ -21,8 +21,8 @@
  * is in both; with k from the budget it is cut to its best k.
  *
  * Counted, or executed with offload=true (real_offload), the bank changes no answer: kvl/bank.h.  filter_layers=auto
- * (the papers' sets are of 32 to 80 layers): kvl/filters.h. */
-#include "kvl/bank.h"
+ * (the papers' sets are of 32 to 80 layers): parts/filter_roles.h. */
+#include "parts/bank.h"
 
 #include <string.h>
 

@@ -10,14 +10,14 @@
  * Layers before the first filter, filters and num_wait_load_layers behind each are dense, as in omnikv.
  * filter_layers=auto takes those of the tables beside the model's file; without tables, and with
  * filter_layers=measured, they are measured on the first chunk, which every layer reads densely, having
- * nothing before it: by its last 32 queries.  The rules are in kvl/filters.h.
+ * nothing before it: by its last 32 queries.  The rules are in parts/filter_roles.h.
  *
  * Decoding is dense: what is lost is lost by the prefill alone.
  * Budget B: a query of a sparse layer reads at most B tokens, the chunk included: chunk = B / (1 + r), in
  * whole 64s from 64 on, k = B - chunk.  Without a budget: chunks of 1024, r = 1.  B >= context: one chunk.
  *
  * The score of a chunk, the spread of its queries and r = 1 are ours: no code of such a prefill is published. */
-#include "kvl/filters.h"
+#include "parts/filter_roles.h"
 
 #include <string.h>
 

@@ -18,7 +18,7 @@
  * Budget B: sink = 4, local = min(64, B / 4), update = min(1024, B / 8) rounded down to whole clusters,
  * and retrieved tokens up to B, the current one included.  The estimation zone reads no token: its
  * means and sizes are counted as index bytes. */
-#include "kvl/clusters.h"
+#include "parts/clusters.h"
 
 #include <math.h>
 #include <string.h>

@@ -17,8 +17,8 @@
  * chunk_size - 1 more tokens, chosen chunks from what is left after decoded tokens and the current
  * one.  The engine's cache of fetched tokens, least recently used first to go, holds a budget; decoded
  * tokens older than the local chunks age into the host tier. */
-#include "kvl/lowrank.h"
 #include "kvl/policy.h"
+#include "parts/lowrank.h"
 #include "shadowkv_landmark.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
  * that is 0 everywhere has scale sqrt(d), where the formula has 0 / 0.
  * Keys are stored a second time, channel by channel.
  * Budget B: k = B - 1.  The paper: k = 128, r = 16 to 64 of 128 channels, local_k = k / 4. */
-#include "kvl/channels.h"
+#include "parts/channels.h"
 
 #include <math.h>
 #include <string.h>

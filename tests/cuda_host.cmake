@@ -48,8 +48,8 @@ kvl_emu_objects(kvl_cuda_host ${KVL_EMU_SRC} ${KVL_CUDA_SRC})
 
 # Everything of core with the emulated GPU among the devices.
 add_library(kvl_core_cuda_host INTERFACE)
-target_link_libraries(kvl_core_cuda_host INTERFACE kvl_common $<TARGET_OBJECTS:kvl_device_cuda>
-                      $<TARGET_OBJECTS:kvl_cuda_host>)
+target_link_libraries(kvl_core_cuda_host INTERFACE kvl_common)
+kvl_objects(kvl_core_cuda_host kvl_device_cuda kvl_cuda_host)
 # The same with the checker of races.  The kernels call it by the names of ThreadSanitizer, which is not linked.
 if(NOT KVL_SAN AND NOT CMAKE_CROSSCOMPILING)
   set(KVL_EMU_TSAN -fsanitize=thread -g1)
@@ -59,8 +59,8 @@ if(NOT KVL_SAN AND NOT CMAKE_CROSSCOMPILING)
   target_compile_definitions(kvl_cuda_races PRIVATE KVL_EMU_RACES)
   target_compile_options(kvl_cuda_races PRIVATE ${KVL_EMU_TSAN})
   add_library(kvl_core_cuda_races INTERFACE)
-  target_link_libraries(kvl_core_cuda_races INTERFACE kvl_common $<TARGET_OBJECTS:kvl_device_cuda>
-                        $<TARGET_OBJECTS:kvl_cuda_races_emu> $<TARGET_OBJECTS:kvl_cuda_races>)
+  target_link_libraries(kvl_core_cuda_races INTERFACE kvl_common)
+  kvl_objects(kvl_core_cuda_races kvl_device_cuda kvl_cuda_races_emu kvl_cuda_races)
 endif()
 set(KVL_EMU_LINK kvl_core_cuda_host)
 if(TARGET kvl_app)
@@ -188,3 +188,9 @@ if(TARGET kvl_app)
     endif()
   endforeach()
 endif()
+
+# What older GPUs take instead: other kernels for prefill, fewer steps ahead for decoding.
+foreach(stem attn_prefill attn_decode)
+  kvl_emu_test(ops_cuda.test_${stem}_older test_cuda_${stem})
+  set_tests_properties(ops_cuda.test_${stem}_older PROPERTIES ENVIRONMENT KVL_EMU_GENERATION=8)
+endforeach()

@@ -9,18 +9,21 @@
 #   tests/run.sh --gpu    instead, on a machine with an NVIDIA GPU: builds for it (build-gpu) and checks that
 #                         it gives the right results: operators, policies, CPU against GPU, the same bits,
 #                         compute-sanitizer; writes results/gpu-checks.md
+#   tests/run.sh --fresh [bookworm|trixie]   instead, as root: both commands of README.md in a new folder of Debian 12
+#                         or 13 (debootstrap), where nothing but git is installed; an hour of processor time
 #   tests/run.sh --mutation   instead: whether the golden tests of every method notice slips in it
 #                             (half an hour; KVL_MUTANTS=N slips per method, default 24)
 #   tests/run.sh ... -- ARGS   ARGS go to ctest (for example: -- -R quest -V)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../harness/setup.sh"
+. "$kvl_root/tests/bare.sh"
 
 build=$kvl_root/build
 tests=()
 gpu=
 options=(-DCMAKE_BUILD_TYPE=Release -DKVL_ASSERTS=ON -DKVL_WERROR=ON)
-# The kernels of ops/cuda run on the CPU, compiled for C++; nvcc, where it is, compiles them for one GPU alone.
-kvl_needs+=' g++:g++'
+kvl_needs+=$kvl_needs_tests
+# nvcc, where it is, compiles the kernels for one GPU alone.
 options+=(-DKVL_CUDA=NVCC -DKVL_CUDA_ARCHS=90)
 while [ $# -gt 0 ]; do
     case $1 in
@@ -29,8 +32,9 @@ while [ $# -gt 0 ]; do
     --long) export KVL_LONG=1 ;;
     --gpu) gpu=1; build+=-gpu ;;
     --mutation) tests=(-C mutation -L mutation -V) ;;
+    --fresh) shift; exec "$kvl_root/tests/fresh.sh" "${1:-bookworm}" harness/demo.sh tests/run.sh ;;
     --) shift; break ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) kvl_say "unknown option $1, see --help"; exit 2 ;;
     esac
     shift
@@ -48,4 +52,9 @@ kvl_setup
 kvl_build "$build" "${options[@]}"
 [ -z "$gpu" ] || exec "$kvl_root/tests/gpu/checks.sh" "$build" "$kvl_root/results/gpu-checks.md"
 cd "$build"
+if bare_path "$build/bin"; then
+    PATH=$build/bin
+else
+    kvl_say "no dpkg here: the tests find every program of your PATH, also those that setup does not install"
+fi
 exec ctest --output-on-failure -j "$(nproc)" "${tests[@]}" "$@"

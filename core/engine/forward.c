@@ -14,6 +14,7 @@
 #include "local.h"
 #include "prefill_mask.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Floats: a mebibyte, what a core's second-level cache holds. */
@@ -419,6 +420,31 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
+/* Keys or values of this call that the store cannot hold would be infinite there: attention then is NaN or, where
+ * infinities are negative, silently without them. */
+static int rows_fit(const struct kvl_forward *f, int32_t layer)
+{
+    const struct kvl_engine *e = f->e;
+    const struct kvl_shape *sh = &e->model->shape;
+    enum kvl_kv_type type = kvl_store_desc(e->store)->type;
+    const float half = 65520.0f; /* what rounds to the largest half, 65504, is below */
+    float limit = type == KVL_KV_Q8_0 ? 127.0f * half : half;
+    size_t n = (size_t)f->n * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    if (type != KVL_KV_F16 && type != KVL_KV_Q8_0) return KVL_OK;
+    for (int part = 0; part < 2; part++) {
+        const float *x = part ? e->v : e->k;
+        float most = 0.0f;
+        for (size_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        if (most >= limit && isfinite(most))
+            return kvl_fail(f->err, KVL_EINVAL,
+                            "%s of layer %d are as large as %.6g, which does not fit into %s; want "
+                            "--kv-type bf16 or f32 (kv_type of a sweep)",
+                            part ? "values" : "keys", layer, (double)most,
+                            type == KVL_KV_F16 ? "f16" : "q8_0");
+    }
+    return KVL_OK;
+}
+
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
 static int run_layer(const struct kvl_forward *f, int32_t layer)
@@ -427,6 +453,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     const struct kvl_layer_weights *w = &e->model->w.layer[layer];
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(kvl_layer_project(f, layer));
+    if (!e->dev->discrete) KVL_TRY(rows_fit(f, layer));
     KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
     KVL_TRY(kvl_layer_finish(f, w));
     size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;
@@ -460,8 +487,11 @@ static int rows_finite(const struct kvl_forward *f)
     KVL_TRY(kvl_given(f, "check of the layers", e->dev->finite(&finite)));
     KVL_TRY(kvl_marks_check(e, f->err));
     if (finite) return KVL_OK;
-    return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after",
-                    e->row[0].pos);
+    enum kvl_kv_type type = kvl_store_desc(e->store)->type;
+    return kvl_fail(
+        f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after%s",
+        e->row[0].pos,
+        type == KVL_KV_F16 ? "; keys beyond 65504 do not fit into f16: try --kv-type bf16" : "");
 }
 
 /* A call that ended early takes its marks along: they are not the next one's. */

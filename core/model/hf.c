@@ -173,7 +173,7 @@ static int hf_read(struct hf *h, const char *config)
 {
     struct gguf_tensor *tensor = NULL;
     size_t n = 0;
-    KVL_TRY(kvl_hf_json_file(config, &h->config, h->err));
+    KVL_TRY(kvl_hf_json_file(config, KVL_HF_JSON_DOUBLES, &h->config, h->err));
     KVL_TRY(kvl_hf_config(h));
     KVL_TRY(hf_name_key(h));
     KVL_TRY(hf_check_weights(h->dir, h->err));

@@ -3,6 +3,7 @@
 #include "hf_impl.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char hf_gemma3_defaults[] =
@@ -93,6 +94,16 @@ bool kvl_hf_has(const json_t *from, const char *key)
     return v && !json_is_null(v);
 }
 
+static int hf_refuse(struct hf *h, const char *key, const json_t *v, const char *want)
+{
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL, shown[GGUF_SHOWN + 4];
+    int rc = v ? kvl_fail(h->err, KVL_EMODEL, "config.json: %s is %s, want %s", key,
+                          text ? kvl_gguf_show(text, strlen(text), shown) : "no value", want)
+               : kvl_fail(h->err, KVL_EMODEL, "config.json: %s is missing", key);
+    free(text);
+    return rc;
+}
+
 int kvl_hf_int(struct hf *h, const json_t *from, const char *key, const int32_t *def, int32_t *out)
 {
     const json_t *v = json_object_get(from, key);
@@ -105,9 +116,9 @@ int kvl_hf_int(struct hf *h, const json_t *from, const char *key, const int32_t 
         *out = (int32_t)n;
         return KVL_OK;
     }
-    if (!v) return kvl_fail(h->err, KVL_EMODEL, "config.json: %s is missing", key);
-    return kvl_fail(h->err, KVL_EMODEL, "config.json: %s is %lld, want a whole number from 0 to %d",
-                    key, (long long)n, HF_MAX);
+    char want[64];
+    snprintf(want, sizeof want, "a whole number from 0 to %d", HF_MAX);
+    return hf_refuse(h, key, v, want);
 }
 
 int kvl_hf_num(struct hf *h, const json_t *from, const char *key, const double *def, double *out)
@@ -118,8 +129,7 @@ int kvl_hf_num(struct hf *h, const json_t *from, const char *key, const double *
         return KVL_OK;
     }
     if (!json_is_number(v) || !isfinite(json_number_value(v)))
-        return kvl_fail(h->err, KVL_EMODEL, "config.json: %s is %s, want a number", key,
-                        v ? "none" : "missing");
+        return hf_refuse(h, key, v, "a number");
     *out = json_number_value(v);
     return KVL_OK;
 }
@@ -346,6 +356,9 @@ static int hf_eps(struct hf *h)
     bool layernorm = h->is->flags & HF_LAYERNORM;
     double eps;
     KVL_TRY(kvl_hf_num(h, h->config, hf_first(h, &names), NULL, &eps));
+    if (!(eps > 0 && eps <= 1))
+        return hf_refuse(h, hf_first(h, &names), json_object_get(h->config, hf_first(h, &names)),
+                         "a number above 0 and at most 1");
     return kvl_hf_f32(
         h, layernorm ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", eps);
 }

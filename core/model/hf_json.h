@@ -6,9 +6,13 @@
 
 #include <jansson.h>
 
-/* An object without double names; json_decref releases it. */
-int kvl_hf_json(const char *text, size_t len, json_t **out, struct kvl_err *err);
+/* Names that occur twice in an object are refused, or the later value counts, as in the programs that the file was
+ * written for. */
+enum kvl_hf_json_how { KVL_HF_JSON_DOUBLES = 1 };
+
+/* An object; json_decref releases it.  Numbers too large for an integer or a double are kept (hf_json.c). */
+int kvl_hf_json(const char *text, size_t len, uint32_t how, json_t **out, struct kvl_err *err);
 /* The same of a file; its path is in front of a message. */
-int kvl_hf_json_file(const char *path, json_t **out, struct kvl_err *err);
+int kvl_hf_json_file(const char *path, uint32_t how, json_t **out, struct kvl_err *err);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 static const double rope_zero = 0, rope_one = 1;
+#define HF_MAX_BASE 1e15
 
 /* rope_parameters (transformers 5) or rope_scaling; NULL: neither. */
 static const json_t *rope_object(const struct hf *h)
@@ -225,8 +226,10 @@ static int rope_base(struct hf *h, const json_t *rope)
     KVL_TRY(kvl_hf_num(h, h->config, key, &usual, &top));
     KVL_TRY(kvl_hf_num(h, rope, "rope_theta", &top, &h->rope_base));
     if (h->is->flags & HF_OLD_GLM) h->rope_base *= ratio;
-    if (!(h->rope_base > 0))
-        return kvl_fail(h->err, KVL_EMODEL, "config.json: rope_theta is %g", h->rope_base);
+    if (!(h->rope_base > 0 && h->rope_base <= HF_MAX_BASE))
+        return kvl_fail(h->err, KVL_EMODEL,
+                        "config.json: rope_theta is %g, want a number above 0 and at most %g",
+                        h->rope_base, HF_MAX_BASE);
     return kvl_hf_f32(h, ".rope.freq_base", h->rope_base);
 }
 

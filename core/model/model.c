@@ -111,10 +111,9 @@ static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
     KVL_TRY(kvl_tokenizer_create(m->file, &m->tokenizer, err));
     const struct kvl_hparams *hp = &m->w.hparams;
     if (kvl_tokenizer_size(m->tokenizer) > hp->n_vocab)
-        return kvl_fail(err, KVL_EMODEL,
-                        "tokenizer.ggml.tokens has %d entries, token_embd.weight "
-                        "only %d rows",
+        return kvl_fail(err, KVL_EMODEL, "its tokenizer has %d tokens, its embedding only %d rows",
                         kvl_tokenizer_size(m->tokenizer), hp->n_vocab);
+    kvl_tokenizer_rows(m->tokenizer, hp->n_vocab);
     m->shape = (struct kvl_shape){
         .n_layers = hp->n_layers,
         .n_heads = hp->n_heads,

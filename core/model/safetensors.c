@@ -168,7 +168,7 @@ static int st_parse(struct kvl_safetensors *s, const void *bytes, size_t size, s
         return kvl_fail(err, KVL_EMODEL,
                         "no safetensors file: its header begins with 0x%02x, not {",
                         data[sizeof n]);
-    KVL_TRY(kvl_hf_json((const char *)data + sizeof n, (size_t)n, &header, err));
+    KVL_TRY(kvl_hf_json((const char *)data + sizeof n, (size_t)n, 0, &header, err));
     int rc = st_tensors(s, header, data + sizeof n + n, size - sizeof n - (size_t)n, err);
     json_decref(header);
     return rc;
@@ -314,7 +314,7 @@ int kvl_safetensors_open(const char *dir, bool map, struct kvl_safetensors *out,
     int rc = path && single ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "no memory for a path");
     if (rc == KVL_OK && kvl_filemap_size(single) == 0 && kvl_filemap_size(path) == 0)
         rc = kvl_fail(err, KVL_EMODEL, "neither %s nor %s in this folder", st_single, st_index);
-    if (rc == KVL_OK && kvl_filemap_size(single) == 0) rc = kvl_hf_json_file(path, &index, err);
+    if (rc == KVL_OK && kvl_filemap_size(single) == 0) rc = kvl_hf_json_file(path, 0, &index, err);
     if (rc == KVL_OK) rc = st_open(out, dir, map, index, err);
     json_decref(index);
     free(path);

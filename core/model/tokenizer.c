@@ -278,11 +278,12 @@ int kvl_decode(const struct kvl_tokenizer *t, const int32_t *id, int32_t n, bool
     bool strip = first && !t->bpe && t->add_space;
     int rc = KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < n; i++) {
-        if (id[i] < 0 || id[i] >= t->n) {
+        if (id[i] < 0 || id[i] >= KVL_MAX(t->n, t->rows)) {
             rc = kvl_fail(err, KVL_EINVAL, "token %d of %d is %d, want 0 to %d", i, n, id[i],
-                          t->n - 1);
+                          KVL_MAX(t->n, t->rows) - 1);
             break;
         }
+        if (id[i] >= t->n) continue; /* a row without a token */
         struct kvl_str s = piece(t, id[i], special);
         if (s.len == 0) continue;
         bool drop = strip && s.s[0] == ' ';
@@ -295,6 +296,11 @@ int kvl_decode(const struct kvl_tokenizer *t, const int32_t *id, int32_t n, bool
 }
 
 /* ---- facts --------------------------------------------------------------------------------- */
+
+void kvl_tokenizer_rows(struct kvl_tokenizer *t, int32_t rows)
+{
+    t->rows = rows;
+}
 
 int32_t kvl_tokenizer_size(const struct kvl_tokenizer *t)
 {

@@ -96,6 +96,7 @@ static int add_merge(struct kvl_tokenizer *t, const struct kvl_str part[2], uint
     int32_t a = kvl_tok_find(t, part[0].s, part[0].len);
     int32_t b = kvl_tok_find(t, part[1].s, part[1].len);
     int32_t ab = kvl_tok_find(t, both->data, both->len);
+    if ((a < 0 || b < 0 || ab < 0) && t->cut) return KVL_OK;
     if (a < 0 || b < 0 || ab < 0)
         return kvl_fail(err, KVL_EMODEL, "merge %u of %s: %s is not in the vocabulary", rank, key,
                         a < 0   ? "its left part"

@@ -2,6 +2,8 @@
  * merges.txt; which tokens begin and end a text from the configurations beside it. */
 #include "tokenizer_hf.h"
 
+#include "hf_json.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,19 +28,14 @@ static int read_file(struct tok_hf *h, const char *name, struct kvl_buf *out, bo
     return *there ? kvl_read_file(path, FILE_LIMIT, out, h->err) : KVL_OK;
 }
 
-static int read_json(struct tok_hf *h, const char *name, json_t **out)
+static int read_json(struct tok_hf *h, const char *name, uint32_t how, json_t **out)
 {
     struct kvl_buf text = { 0 };
-    json_error_t e;
     bool there;
     int rc = read_file(h, name, &text, &there);
     if (rc == KVL_OK && there) {
-        *out = json_loadb(text.data ? text.data : "", text.len,
-                          JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &e);
-        if (!*out)
-            rc = kvl_fail(h->err, KVL_EMODEL, "%s/%s: line %d: %s", h->dir, name, e.line, e.text);
-        else if (!json_is_object(*out))
-            rc = kvl_fail(h->err, KVL_EMODEL, "%s/%s is no JSON object", h->dir, name);
+        rc = kvl_hf_json(text.data, text.len, how, out, h->err);
+        if (rc != KVL_OK) kvl_fail_at(h->err, rc, "%s/%s", h->dir, name);
     }
     kvl_buf_free(&text);
     return rc;
@@ -176,9 +173,23 @@ static int load_proto(struct tok_hf *h)
     return rc;
 }
 
+/* Rows of the embedding.  A file may add tokens to a model that were never trained: no text can have them. */
+static int32_t model_rows(const json_t *model)
+{
+    static const char *const key[] = { "vocab_size", "padded_vocab_size" };
+    const json_t *text = json_object_get(model, "text_config");
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *v = json_object_get(i < 2 ? model : text, key[i % 2]);
+        json_int_t n = json_is_integer(v) ? json_integer_value(v) : 0;
+        if (n > 0 && n <= TOK_MAX_TOKENS) return (int32_t)n;
+    }
+    return INT32_MAX;
+}
+
 static int load(struct tok_hf *h)
 {
     h->t->bos = h->t->eos = h->t->unk = -1;
+    h->rows = model_rows(h->model);
     h->file = h->main;
     int rc = h->json ? load_json(h) : load_proto(h);
     if (rc == KVL_OK) rc = kvl_tok_load_special(h->t, h->err);
@@ -210,7 +221,7 @@ static int read_gpt2(struct tok_hf *h)
     struct kvl_buf merges = { 0 };
     json_t *vocab = NULL;
     bool there = false;
-    int rc = read_json(h, "vocab.json", &vocab);
+    int rc = read_json(h, "vocab.json", 0, &vocab);
     if (rc == KVL_OK) rc = read_file(h, "merges.txt", &merges, &there);
     h->main = "vocab.json";
     if (rc == KVL_OK && vocab && there)
@@ -227,13 +238,13 @@ static int read_gpt2(struct tok_hf *h)
 static int read_folder(struct tok_hf *h)
 {
     bool proto, jinja;
-    KVL_TRY(read_json(h, "tokenizer.json", &h->json));
-    KVL_TRY(read_json(h, "tokenizer_config.json", &h->config));
-    KVL_TRY(read_json(h, "special_tokens_map.json", &h->map));
-    KVL_TRY(read_json(h, "generation_config.json", &h->generation));
-    KVL_TRY(read_json(h, "config.json", &h->model));
-    KVL_TRY(read_json(h, "added_tokens.json", &h->added));
-    KVL_TRY(read_json(h, "chat_template.json", &h->chat));
+    KVL_TRY(read_json(h, "tokenizer.json", 0, &h->json));
+    KVL_TRY(read_json(h, "tokenizer_config.json", KVL_HF_JSON_DOUBLES, &h->config));
+    KVL_TRY(read_json(h, "special_tokens_map.json", KVL_HF_JSON_DOUBLES, &h->map));
+    KVL_TRY(read_json(h, "generation_config.json", KVL_HF_JSON_DOUBLES, &h->generation));
+    KVL_TRY(read_json(h, "config.json", KVL_HF_JSON_DOUBLES, &h->model));
+    KVL_TRY(read_json(h, "added_tokens.json", KVL_HF_JSON_DOUBLES, &h->added));
+    KVL_TRY(read_json(h, "chat_template.json", KVL_HF_JSON_DOUBLES, &h->chat));
     KVL_TRY(read_file(h, "chat_template.jinja", &h->jinja, &jinja));
     KVL_TRY(read_file(h, "tokenizer.model", &h->proto, &proto));
     return h->json || proto ? KVL_OK : read_gpt2(h);

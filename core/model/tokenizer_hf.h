@@ -19,6 +19,7 @@ struct tok_hf {
     json_t *added;               /* added_tokens.json */
     json_t *chat;                /* chat_template.json */
     struct kvl_buf jinja, proto; /* chat_template.jinja, tokenizer.model */
+    int32_t rows; /* of the model, by config.json: tokens beyond are none; INT32_MAX: not known */
     /* while the tokenizer is made */
     struct kvl_tokenizer *t;
     XXH3_state_t *hash;

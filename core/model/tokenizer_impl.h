@@ -63,6 +63,8 @@ struct tok_merge {
 struct kvl_tokenizer {
     bool bpe;
     int32_t n;
+    int32_t rows; /* of the model: ids from n on are rows without a token; 0: not known */
+    bool cut;     /* tokens beyond the model's rows were left out, and merges that want them */
     struct tok_strings text;  /* as in the file: with U+2581, or GPT-2's visible characters */
     struct tok_strings plain; /* the bytes that a token stands for */
     uint8_t *type;            /* [n] enum tok_type */
@@ -164,7 +166,8 @@ int kvl_tok_special_hits(const struct kvl_tokenizer *t, const char *text, size_t
 /* tokenizer_merge.c */
 int kvl_tok_push(struct tok_encode *e, size_t raw, int32_t id); /* a token to the output */
 int kvl_tok_symbol(struct tok_encode *e, size_t pos, size_t len, size_t raw, int32_t id);
-/* Bytes without a token of their own: byte tokens, else the unknown token, else an error. */
+/* Bytes without a token of their own: byte tokens, else the unknown token; else they are left out, as llama.cpp and
+ * Hugging Face's tokenizers do.  A GGUF file's byte-level BPE has no unknown token: its key is of other kinds. */
 int kvl_tok_fallback(struct tok_encode *e, const char *s, size_t len, size_t raw);
 typedef bool (*kvl_tok_pair_fn)(const struct tok_encode *e, const struct tok_sym *l,
                                 const struct tok_sym *r, uint32_t *rank, int32_t *id);

@@ -108,21 +108,27 @@ static bool is_id(const json_t *v)
            json_integer_value(v) < TOK_MAX_TOKENS;
 }
 
-static int read_added(struct tok_hf *h, struct tok_added *added, int32_t *n)
+static int read_added(struct tok_hf *h, struct tok_added *added, size_t *n_added, int32_t *n)
 {
-    size_t i;
+    size_t i, at = 0;
     const json_t *v;
     json_array_foreach(json_object_get(h->json, "added_tokens"), i, v)
     {
         char path[64];
         const json_t *id = json_object_get(v, "id");
         snprintf(path, sizeof path, "added_tokens[%zu]", i);
-        KVL_TRY(kvl_tok_json_added(h, v, path, &added[i]));
+        KVL_TRY(kvl_tok_json_added(h, v, path, &added[at]));
         snprintf(path, sizeof path, "added_tokens[%zu].id", i);
         if (!is_id(id)) return kvl_tok_hf_refuse(h, path, id, "a token's number");
-        added[i].id = (int32_t)json_integer_value(id);
-        *n = KVL_MAX(*n, added[i].id + 1);
+        added[at].id = (int32_t)json_integer_value(id);
+        if (added[at].id >= h->rows) {
+            h->t->cut = true;
+            continue;
+        }
+        *n = KVL_MAX(*n, added[at].id + 1);
+        at++;
     }
+    *n_added = at;
     return KVL_OK;
 }
 
@@ -135,7 +141,11 @@ static int count_vocab(struct tok_hf *h, json_t *vocab, int32_t *n)
     json_object_foreach(vocab, text, id)
     {
         if (!is_id(id)) return kvl_tok_hf_refuse(h, "an id of model.vocab", id, "a number from 0");
-        *n = KVL_MAX(*n, (int32_t)json_integer_value(id) + 1);
+        int32_t end = (int32_t)json_integer_value(id) + 1;
+        if (end > h->rows)
+            h->t->cut = true;
+        else
+            *n = KVL_MAX(*n, end);
     }
     return KVL_OK;
 }
@@ -148,6 +158,7 @@ static int read_vocab(struct tok_hf *h, json_t *vocab, struct kvl_str *base, uin
     {
         int32_t id = (int32_t)json_integer_value(v);
         struct kvl_str s = { text, strlen(text) };
+        if (id >= h->rows) continue;
         if (base[id].len)
             return kvl_fail(h->err, KVL_EMODEL, "model.vocab gives id %d to two texts", id);
         base[id] = s;
@@ -198,7 +209,7 @@ int kvl_tok_json_vocab(struct tok_hf *h)
     struct tok_added *added = kvl_alloc(n_added + 1, sizeof *added);
     struct kvl_str *base = NULL;
     uint8_t *type = NULL;
-    int rc = added ? read_added(h, added, &n) : no_memory(h, n);
+    int rc = added ? read_added(h, added, &n_added, &n) : no_memory(h, n);
     if (rc == KVL_OK) rc = kvl_tok_hf_count(h, n, json_object_size(vocab) + n_added);
     if (rc == KVL_OK) {
         base = kvl_alloc((size_t)n, sizeof *base);

@@ -54,11 +54,8 @@ int kvl_tok_fallback(struct tok_encode *e, const char *s, size_t len, size_t raw
     for (size_t i = 0; i < len; i++) {
         unsigned char byte = (unsigned char)s[i];
         if (t->byte_id[byte] >= 0) continue;
-        if (t->unk >= 0) return kvl_tok_push(e, raw, t->unk);
-        return kvl_fail(e->err, KVL_EINVAL,
-                        "byte 0x%02x at offset %zu has no token, and the vocabulary has none for "
-                        "unknown text",
-                        byte, raw);
+        bool file_says = !t->bpe || t->added;
+        return t->unk >= 0 && file_says ? kvl_tok_push(e, raw, t->unk) : KVL_OK;
     }
     for (size_t i = 0; i < len; i++)
         KVL_TRY(kvl_tok_push(e, KVL_MIN(raw + i, e->len), t->byte_id[(unsigned char)s[i]]));

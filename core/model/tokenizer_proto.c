@@ -193,7 +193,7 @@ static int add_token(struct tok_added *a, int64_t id, struct kvl_str text, struc
         return kvl_fail(h->err, KVL_EMODEL, "added token \"%s\" has id %lld, want 0 to %d",
                         kvl_tok_show(text, shown), (long long)id, TOK_MAX_TOKENS - 1);
     *a = (struct tok_added){ (int32_t)id, text, true, TOK_ADDED };
-    m->n = KVL_MAX(m->n, (int32_t)id + 1);
+    if (id < h->rows) m->n = KVL_MAX(m->n, (int32_t)id + 1);
     return KVL_OK;
 }
 
@@ -206,7 +206,7 @@ static int read_added(struct tok_hf *h, struct spm_model *m, struct tok_added *a
     {
         KVL_TRY(add_token(&a[*n], json_is_integer(v) ? json_integer_value(v) : -1,
                           (struct kvl_str){ key, strlen(key) }, m, h));
-        (*n)++;
+        *n += a[*n].id < h->rows;
     }
     json_object_foreach(json_object_get(h->config, "added_tokens_decoder"), key, v)
     {
@@ -214,7 +214,8 @@ static int read_added(struct tok_hf *h, struct spm_model *m, struct tok_added *a
         KVL_TRY(kvl_tok_json_added(h, v, "a value of added_tokens_decoder", &token));
         KVL_TRY(add_token(&a[*n], strtoll(key, NULL, 10), token.text, m, h));
         a[*n].special = token.special;
-        a[(*n)++].flags = token.flags;
+        a[*n].flags = token.flags;
+        *n += a[*n].id < h->rows;
     }
     return KVL_OK;
 }

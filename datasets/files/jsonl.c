@@ -129,7 +129,8 @@ static int jsonl_open(const void *opts, struct kvl_task_source **out, struct kvl
     struct kvl_rows_set set = { .name = "jsonl",
                                 .prompt = prompt.data,
                                 .scorer = (enum kvl_scorer)o->score,
-                                .flags = KVL_ROWS_OWN | (o->first_line ? KVL_ROWS_FIRST_LINE : 0u),
+                                .flags = KVL_ROWS_OWN | KVL_ROWS_USERS |
+                                         (o->first_line ? KVL_ROWS_FIRST_LINE : 0u),
                                 .mark = jsonl_name(o->split) };
     bool letter = o->score == KVL_SCORE_CHOICE || o->score == KVL_SCORE_CODE_DEBUG;
     if (letter && kind.choices) set.flags |= KVL_ROWS_LETTER;

@@ -101,6 +101,17 @@ int kvl_jtext_value(const char *at, const char *end, struct kvl_jtext *out, cons
     return KVL_OK;
 }
 
+size_t kvl_jtext_not_utf8(struct kvl_jtext v)
+{
+    size_t bytes;
+    for (size_t i = 0; i < v.n; i += bytes) {
+        bytes = 1;
+        if ((unsigned char)v.s[i] < 0x80) continue;
+        if (kvl_letter_at(v.s + i, v.n - i, &bytes) > 0x10ffff) return i;
+    }
+    return v.n;
+}
+
 /* ---- parts ------------------------------------------------------------------------------------- */
 
 bool kvl_jtext_is_string(struct kvl_jtext v)

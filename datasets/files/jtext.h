@@ -20,6 +20,9 @@ struct kvl_jtext {
  * that shows. */
 int kvl_jtext_value(const char *at, const char *end, struct kvl_jtext *out, const char **wrong);
 
+/* The first byte of a value that is no UTF-8; n where there is none. */
+size_t kvl_jtext_not_utf8(struct kvl_jtext v);
+
 /* The value of a member of an object, n = 0 where there is none or `v` is no object; of valid JSON. */
 struct kvl_jtext kvl_jtext_member(struct kvl_jtext v, const char *name);
 /* Element i of an array, n = 0 behind the last; and how many it has (-1: no array). */

@@ -352,6 +352,20 @@ int kvl_row_score(const char *json, const char *prediction, struct kvl_answer_sc
     return rc;
 }
 
+int kvl_row_misses(const struct kvl_row *r, const char *json, struct kvl_err *err)
+{
+    static const char nonsense[] = "\xee\x80\x80\xee\x80\x81"; /* two characters that nobody uses */
+    struct kvl_answer_score s;
+    if (!(r->set->flags & KVL_ROWS_USERS)) return KVL_OK;
+    KVL_TRY(kvl_row_score(json, nonsense, &s, err));
+    if (!(s.official > 0) && !(s.strict > 0)) return KVL_OK;
+    return kvl_fail(
+        err, KVL_EINVAL,
+        "line %d: field \"%s\" has an answer that any text is right for (an empty one?), "
+        "want texts that a wrong answer has not",
+        r->line, r->kind->answers ? r->kind->answers : "answer");
+}
+
 /* Whether answers can be compared with was seen when the file was read. */
 void kvl_rows_score(const struct kvl_question *q, const char *prediction,
                     struct kvl_task_score *out)

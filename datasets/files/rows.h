@@ -81,6 +81,7 @@ enum kvl_rows_flags {
     KVL_ROWS_OWN = 32,       /* the prompt is freed when the file is closed */
     KVL_ROWS_DEPTHS = 64,    /* the depth of a request says where the answer is put */
     KVL_ROWS_RAW = 128,      /* examples or code: no chat template, as published */
+    KVL_ROWS_USERS = 256,    /* a file of the user's: answers that every text has are refused */
 };
 
 /* Questions of a task that are another kind by their field `task`; the list ends with a task of NULL. */
@@ -147,6 +148,9 @@ int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out)
 /* Fills {fields} of a pattern. */
 int kvl_row_fill(const struct kvl_row *r, const char *pattern, size_t n, struct kvl_buf *out,
                  struct kvl_err *err);
+/* Of a file of the user's: KVL_EINVAL where nonsense scores, too, since an answer is empty or a pattern matches
+ * everything.  A benchmark's own script gives such rows what it gives.  `json`: as the row is scored. */
+int kvl_row_misses(const struct kvl_row *r, const char *json, struct kvl_err *err);
 /* Answers of a list or a single value, lists in it taken apart. */
 int kvl_row_answers(struct kvl_jtext v, struct kvl_buf *out, int32_t *n);
 

@@ -58,6 +58,7 @@ static int index_check(const struct index *x, const struct kvl_row *row)
         rc = kvl_row_score(json.data, "1", &s, x->err);
         if (rc != KVL_OK) rc = kvl_fail_at(x->err, rc, "line %d", row->line);
     }
+    if (rc == KVL_OK) rc = kvl_row_misses(row, json.data, x->err);
     if (rc == KVL_OK)
         rc = kvl_row_fill(row, prompt + behind, strlen(prompt + behind), &text, x->err);
     if (rc == KVL_OK && prompt[head] && row->kind->context &&
@@ -93,8 +94,15 @@ static int index_item(struct index *x, const struct kvl_row *row)
     return KVL_OK;
 }
 
-static int index_row(struct index *x, struct kvl_jtext v, int32_t line)
+/* `at`: where the line of the row begins, or the row where it has none of its own. */
+static int index_row(struct index *x, struct kvl_jtext v, const char *at, int32_t line)
 {
+    size_t wrong = kvl_jtext_not_utf8(v);
+    if (wrong < v.n)
+        return index_odd(x,
+                         kvl_fail(x->err, KVL_EINVAL,
+                                  "line %d: byte %zu (0x%02x) is no UTF-8, want the file in UTF-8",
+                                  line, (size_t)(v.s - at) + wrong + 1, (unsigned char)v.s[wrong]));
     struct kvl_row row = { .kind = &x->r->kind, .set = &x->r->set, .row = v, .line = line };
     if (!kvl_jtext_is_object(v))
         return index_odd(
@@ -117,7 +125,7 @@ static int index_array(struct index *x, struct kvl_jtext all)
 {
     const char *at = all.s;
     struct kvl_jtext v;
-    for (int32_t i = 1; kvl_jtext_each(all, &at, &v); i++) KVL_TRY(index_row(x, v, i));
+    for (int32_t i = 1; kvl_jtext_each(all, &at, &v); i++) KVL_TRY(index_row(x, v, v.s, i));
     return KVL_OK;
 }
 
@@ -130,7 +138,7 @@ static int index_line(struct index *x, const char *at, const char *stop, int32_t
     if (kvl_jtext_value(first, stop, &v, &wrong) != KVL_OK)
         return index_odd(x, kvl_fail(x->err, KVL_EINVAL, "line %d: is not JSON at byte %zu", line,
                                      (size_t)(wrong - at) + 1));
-    return index_row(x, v, line);
+    return index_row(x, v, at, line);
 }
 
 static int index_file(struct index *x)

@@ -111,6 +111,23 @@ int kvl_score_substring(const struct scoring *s, double *out)
     return kvl_score_best(s, kvl_score_substring_one, out);
 }
 
+static int in_upper_one(const struct scoring *s, const char *gold, double *out)
+{
+    struct kvl_buf text = { 0 }, want = { 0 };
+    int rc = kvl_text_upper(s->prediction, &text);
+    if (rc == KVL_OK) rc = kvl_text_upper(gold, &want);
+    if (rc == KVL_OK) *out = kvl_text_has(text.data, want.data, false);
+    kvl_buf_free(&text);
+    kvl_buf_free(&want);
+    return rc;
+}
+
+/* Official: both in upper case, where a sharp s is SS.  Strict as the others. */
+int kvl_score_in_upper(const struct scoring *s, double *out)
+{
+    return kvl_score_best(s, s->strict ? kvl_score_substring_one : in_upper_one, out);
+}
+
 int kvl_score_all_substrings(const struct scoring *s, double *out)
 {
     double sum = 0.0, v = 0.0;
@@ -171,10 +188,9 @@ int kvl_score_dialogue(const struct scoring *s, double *out)
     struct scoring upper = *s;
     struct kvl_buf text = { 0 };
     if (s->strict) return kvl_score_best(s, kvl_score_substring_one, out);
-    KVL_TRY(kvl_buf_adds(&text, s->prediction));
-    for (char *c = text.data; *c; c++) *c = (char)toupper((unsigned char)*c);
+    int rc = kvl_text_upper(s->prediction, &text);
     upper.prediction = text.data;
-    int rc = kv_words_one(&upper, s->gold->answer[0], out);
+    if (rc == KVL_OK) rc = kv_words_one(&upper, s->gold->answer[0], out);
     kvl_buf_free(&text);
     return rc;
 }
@@ -207,7 +223,7 @@ int kvl_score_dialogue(const struct scoring *s, double *out)
     X(MATH_FIND_SC, "math_find_sc", kvl_score_math_find_sc, 0.0)                                   \
     X(MATH_CALC, "math_calc", kvl_score_math_calc, 0.0)                                            \
     X(DIALOGUE, "dialogue", kvl_score_dialogue, 0.0)                                               \
-    X(IN_UPPER, "in_upper", kvl_score_substring, 0.0)                                              \
+    X(IN_UPPER, "in_upper", kvl_score_in_upper, 0.0)                                               \
     X(VT_ROUNDED, "vt_rounded", kvl_score_vt_rounded, 0.0)                                         \
     X(NEEDLEBENCH, "needlebench", kvl_score_needlebench, 0.0)                                      \
     X(COLOR, "color", kvl_score_color, 1.0 / 23.0)                                                 \

@@ -34,12 +34,26 @@ int kvl_score_first_int(const struct scoring *s, double *out)
     return first_int_one(s, s->gold->answer[0], out);
 }
 
+/* Likewise of digits of all scripts, as `\d+` finds them. */
+static struct kvl_word digits_any(const char *s)
+{
+    size_t len = strlen(s), bytes;
+    struct kvl_word w = { s + len, 0 };
+    for (size_t at = 0; at < len; at += bytes) {
+        bool digit = kvl_letter_digit(kvl_letter_at(s + at, len - at, &bytes));
+        if (digit && w.n == 0) w.s = s + at;
+        if (digit) w.n += bytes;
+        if (!digit && w.n > 0) break;
+    }
+    return w;
+}
+
 /* Of all numbers of the prediction the share that is the answer's; strict: the first one is. */
 static double numbers_share(const char *prediction, struct kvl_word want, bool strict)
 {
     int32_t n = 0, right = 0;
     struct kvl_word w;
-    for (const char *at = prediction; (w = digits_next(at)).n > 0; at = w.s + w.n) {
+    for (const char *at = prediction; (w = digits_any(at)).n > 0; at = w.s + w.n) {
         n++;
         right += kvl_word_same(&w, &want);
         if (strict) break;

@@ -34,6 +34,7 @@ int kvl_score_substring_one(const struct scoring *s, const char *gold, double *o
 
 int kvl_score_exact(const struct scoring *s, double *out);
 int kvl_score_substring(const struct scoring *s, double *out);
+int kvl_score_in_upper(const struct scoring *s, double *out);
 int kvl_score_all_substrings(const struct scoring *s, double *out);
 int kvl_score_vt_rounded(const struct scoring *s, double *out);
 int kvl_score_kv_in(const struct scoring *s, double *out);

@@ -66,46 +66,6 @@ bool kvl_letter_punct(uint32_t c)
            (c >= '{' && c <= '~');
 }
 
-/* Punctuation, symbols and spaces of the scripts that texts of benchmarks are in. */
-static bool letter_symbol(uint32_t c)
-{
-    static const uint32_t range[][2] = {
-        { 0x80, 0xa9 },     { 0xab, 0xb1 },     { 0xb4, 0xb4 },     { 0xb6, 0xb8 },
-        { 0xbb, 0xbb },     { 0xbf, 0xbf },     { 0xd7, 0xd7 },     { 0xf7, 0xf7 },
-        { 0x2000, 0x206f }, { 0x20a0, 0x20cf }, { 0x2190, 0x245f }, { 0x2500, 0x2775 },
-        { 0x2794, 0x2bff }, { 0x3000, 0x3004 }, { 0x3008, 0x3020 }, { 0x3030, 0x3030 },
-        { 0xfe10, 0xfe6f }, { 0xff01, 0xff0f }, { 0xff1a, 0xff20 }, { 0xff3b, 0xff40 },
-        { 0xff5b, 0xff65 }, { 0xffe0, 0xffff },
-    };
-    for (size_t i = 0; i < sizeof range / sizeof *range; i++)
-        if (c >= range[i][0] && c <= range[i][1]) return true;
-    return c >= NO_TEXT;
-}
-
-bool kvl_letter_word(uint32_t c)
-{
-    if (c < 0x80)
-        return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-               (c >= 'A' && c <= 'Z');
-    return !letter_symbol(c);
-}
-
-uint32_t kvl_letter_lower(uint32_t c)
-{
-    if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
-    if (c >= 0xc0 && c <= 0xde && c != 0xd7) return c + 32;
-    bool even = (c >= 0x100 && c <= 0x137 && c != 0x130) || (c >= 0x14a && c <= 0x177) ||
-                (c >= 0x1e00 && c <= 0x1eff && (c < 0x1e96 || c > 0x1e9f)) ||
-                (c >= 0x460 && c <= 0x481) || (c >= 0x48a && c <= 0x4bf);
-    bool odd = (c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17e);
-    if ((even && !(c & 1)) || (odd && (c & 1))) return c + 1;
-    if (c == 0x130) return 'i'; /* and the dot above it: text_keep */
-    if (c == 0x178) return 0xff;
-    if ((c >= 0x391 && c <= 0x3ab && c != 0x3a2) || (c >= 0x410 && c <= 0x42f)) return c + 32;
-    if (c >= 0x400 && c <= 0x40f) return c + 80;
-    return c >= 0xff21 && c <= 0xff3a ? c + 32 : c;
-}
-
 /* ---- words ------------------------------------------------------------------------------------ */
 
 int kvl_words_split(const char *text, size_t len, struct kvl_words *out)
@@ -175,15 +135,32 @@ int kvl_word_order(const void *a, const void *b)
 
 /* ---- texts ------------------------------------------------------------------------------------- */
 
+/* Whether a capital sigma is the last letter of its word: a letter stands before it and none behind, what is between
+ * counting for nothing. */
+static bool sigma_ends(bool cased, const char *behind, size_t len)
+{
+    size_t bytes;
+    for (size_t at = 0; cased && at < len; at += bytes) {
+        uint32_t c = kvl_letter_at(behind + at, len - at, &bytes);
+        if (!kvl_letter_ignorable(c)) return !kvl_letter_cased(c);
+    }
+    return cased;
+}
+
 /* The letters of a text that `keep` takes, in lower case if `lower`. */
 static int text_keep(const char *text, bool (*keep)(uint32_t), bool lower, struct kvl_buf *out)
 {
     size_t len = strlen(text), bytes;
+    bool cased = false; /* the last letter is one of two cases */
     KVL_TRY(kvl_buf_adds(out, ""));
     for (size_t at = 0; at < len; at += bytes) {
-        uint32_t c = kvl_letter_at(text + at, len - at, &bytes);
+        uint32_t c = kvl_letter_at(text + at, len - at, &bytes), low = c;
+        if (lower) low = kvl_letter_lower(c);
+        if (lower && c == 0x3a3 && sigma_ends(cased, text + at + bytes, len - at - bytes))
+            low = 0x3c2;
+        if (lower && !kvl_letter_ignorable(c)) cased = kvl_letter_cased(c);
         if (keep && !keep(c)) continue;
-        KVL_TRY(kvl_letter_add(out, lower ? kvl_letter_lower(c) : c));
+        KVL_TRY(kvl_letter_add(out, low));
         if (lower && c == 0x130) KVL_TRY(kvl_letter_add(out, 0x307));
     }
     return KVL_OK;

@@ -24,7 +24,12 @@ int kvl_letter_add(struct kvl_buf *b, uint32_t point);
 bool kvl_letter_space(uint32_t point);
 bool kvl_letter_word(uint32_t point);
 bool kvl_letter_punct(uint32_t point);
+/* What `\d` matches; the other case of a code point by itself. */
+bool kvl_letter_digit(uint32_t point);
 uint32_t kvl_letter_lower(uint32_t point);
+/* Of two cases, or looked past, where a text says whether a sigma ends a word. */
+bool kvl_letter_cased(uint32_t point);
+bool kvl_letter_ignorable(uint32_t point);
 
 /* Words, each a range of a text that is kept elsewhere. */
 struct kvl_word {
@@ -44,8 +49,9 @@ int kvl_words_letters(const char *text, size_t len, struct kvl_words *out);
 bool kvl_word_same(const struct kvl_word *a, const struct kvl_word *b);
 int kvl_word_order(const void *a, const void *b); /* for qsort */
 
-/* str.lower() */
+/* str.lower(), str.upper() */
 int kvl_text_lower(const char *text, struct kvl_buf *out);
+int kvl_text_upper(const char *text, struct kvl_buf *out);
 /* Lower case, without ASCII punctuation and the words a, an, the (SQuAD); words joined by a space. */
 int kvl_text_squad(const char *text, struct kvl_buf *out);
 /* Lower case, without ASCII and Chinese punctuation and without space. */

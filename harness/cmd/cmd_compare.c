@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "compare.h"
+#include "results_amount.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -89,8 +90,9 @@ static const struct argp compare_argp = {
         "Two logs cell by cell, or two policies (names or labels as tables have them) in the same "
         "logs: accuracy, recall, bytes and tokens/s on the same questions, and a verdict per "
         "row.\v"
-        "A row is worse or better when its whole 95 % interval (bootstrap over contexts; of "
-        "tokens/s the spread of the repeats) is so by more than the threshold.  Cells compare "
+        "A row is worse or better when its whole 95 % interval (over contexts; of tokens/s the "
+        "spread of the repeats) is so by more than the threshold, and a sign-flip test over "
+        "contexts has p < 0.05: that takes six contexts at least.  Cells compare "
         "that have the same model file, seed, task, options and version of the task, chat "
         "template, sampling and prompts; what differs is said.  Recall is that of the lanes that "
         "retrieve "
@@ -105,6 +107,8 @@ static int compare_logs(struct compare_args *a, struct kvl_err *err)
     int rc = kvl_results_load_lanes(a->word + 1, 1, &new, err);
     a->want.a = (struct kvl_compare_side){ &old, a->word[0], NULL };
     a->want.b = (struct kvl_compare_side){ &new, a->word[1], NULL };
+    if (rc == KVL_OK) rc = kvl_results_partial(&old, "kvlab: the first log is ", stderr, err);
+    if (rc == KVL_OK) rc = kvl_results_partial(&new, "kvlab: the second log is ", stderr, err);
     if (rc == KVL_OK) rc = kvl_compare(&a->want, stdout, err);
     kvl_results_free(&old);
     kvl_results_free(&new);
@@ -117,7 +121,8 @@ static int compare_policies(struct compare_args *a, struct kvl_err *err)
     KVL_TRY(kvl_results_load_lanes(a->word + 2, a->n_words - 2, &r, err));
     a->want.a = (struct kvl_compare_side){ &r, a->word[0], a->word[0] };
     a->want.b = (struct kvl_compare_side){ &r, a->word[1], a->word[1] };
-    int rc = kvl_compare(&a->want, stdout, err);
+    int rc = kvl_results_partial(&r, "kvlab: the log is ", stderr, err);
+    if (rc == KVL_OK) rc = kvl_compare(&a->want, stdout, err);
     kvl_results_free(&r);
     return rc;
 }

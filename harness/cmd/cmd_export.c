@@ -2,6 +2,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "export.h"
+#include "results_amount.h"
 
 #include <errno.h>
 #include <string.h>
@@ -123,7 +124,9 @@ int cmd_export(int argc, char **argv, struct kvl_err *err)
         return kvl_fail(err, KVL_EINVAL, "--as: want --out FOLDER for the predictions");
     struct kvl_results r = { 0 };
     KVL_TRY(kvl_results_load(a.log, a.n_logs, &r, err));
-    int rc = a.form >= 0 ? kvl_export_as(&r, a.log, a.n_logs, a.form, a.out, err)
+    int rc = kvl_results_partial(&r, "kvlab: the log is ", stderr, err);
+    if (rc == KVL_OK)
+        rc = a.form >= 0 ? kvl_export_as(&r, a.log, a.n_logs, a.form, a.out, err)
              : a.out     ? export_file(&a, &r, err)
                          : export_write(&a, &r, stdout, err);
     kvl_results_free(&r);

@@ -3,6 +3,7 @@
 #include "cmds.h"
 #include "home.h"
 #include "plot.h"
+#include "results_amount.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -405,7 +406,8 @@ static int plot_make(const struct plot_args *a, const struct kvl_figure *f, stru
     struct kvl_results r = { 0 };
     struct kvl_plot plot = { 0 };
     KVL_TRY(kvl_results_load(a->word + 1, a->n_words - 1, &r, err));
-    int rc = plot_filter(&r, &a->filter, err);
+    int rc = kvl_results_partial(&r, "kvlab: the log is ", stderr, err);
+    if (rc == KVL_OK) rc = plot_filter(&r, &a->filter, err);
     if (rc == KVL_OK) rc = kvl_plot_build(&r, f, &a->filter, (size_t)a->columns, &plot, err);
     kvl_results_free(&r);
     if (rc == KVL_OK) rc = plot_files(a, f, &plot, err);

@@ -4,6 +4,7 @@
 #include "export.h"
 #include "report.h"
 #include "report_html.h"
+#include "results_amount.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -172,6 +173,8 @@ int cmd_report(int argc, char **argv, struct kvl_err *err)
         rc = kvl_report_vs(&r, a.vs, a.form, stdout, err);
     else
         rc = kvl_report_print(&r, stdout, err);
+    if (rc == KVL_OK && (a.csv || a.detail))
+        rc = kvl_results_partial(&r, "kvlab: the log is ", stderr, err);
     if (rc == KVL_OK && (a.by || a.vs)) rc = kvl_report_notes(&r, a.form, stdout, err);
     kvl_results_free(&r);
     return rc;

@@ -126,6 +126,7 @@ static int score_begin(const struct kvl_score_ask *ask, struct score *s)
     if (!s->prediction[0] || !s->gold[0])
         return kvl_fail(s->err, KVL_EINVAL, "want --as, or --prediction, --gold and --score");
     s->kind = (struct kvl_rows_kind){ .name = "score", .classes = "all_classes" };
+    if (!s->form) s->set.flags |= KVL_ROWS_USERS;
     return ask->scorer ? score_scorer(ask->scorer, s) : KVL_OK;
 }
 
@@ -166,6 +167,11 @@ static int score_row(struct score *s, struct kvl_jtext v, int32_t line)
     struct kvl_buf text = { 0 }, answers = { 0 }, json = { 0 };
     struct kvl_answer_score scores = { 0 };
     int32_t n = 0;
+    size_t wrong = kvl_jtext_not_utf8(v);
+    if (wrong < v.n)
+        return kvl_fail(s->err, KVL_EINVAL,
+                        "line %d: byte %zu (0x%02x) is no UTF-8, want the file in UTF-8", line,
+                        wrong + 1, (unsigned char)v.s[wrong]);
     if (!said || !gold)
         return kvl_fail(s->err, KVL_EINVAL, "line %d: field \"%s\" is missing", line,
                         said ? s->gold[0] : s->prediction[0]);
@@ -175,6 +181,7 @@ static int score_row(struct score *s, struct kvl_jtext v, int32_t line)
     if (rc == KVL_OK && kvl_jtext_add(kvl_jtext_member(v, said), &text) != KVL_OK) rc = KVL_ENOMEM;
     if (rc == KVL_OK && kvl_row_json(&row, &answers, n, &json) != KVL_OK) rc = KVL_ENOMEM;
     bool none = rc == KVL_OK && kvl_jtext_is_null(kvl_jtext_member(v, said));
+    if (rc == KVL_OK) rc = kvl_row_misses(&row, json.data, s->err);
     if (rc == KVL_OK) rc = kvl_row_score(json.data, none ? "" : text.data, &scores, s->err);
     if (rc == KVL_OK) score_add(s, v, &scores);
     kvl_buf_free(&text);

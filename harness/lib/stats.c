@@ -155,7 +155,21 @@ double kvl_nll(const float *logits, int32_t n, int32_t id)
     return kvl_log_sum_exp(logits, n) - (double)logits[id];
 }
 
-/* ---- bootstrap ----------------------------------------------------------------------------- */
+/* ---- means --------------------------------------------------------------------------------- */
+
+/* 97.5th percentile of Student's distribution. */
+static double student(size_t freedom)
+{
+    static const double few[] = { 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262 };
+    if (freedom <= sizeof few / sizeof few[0]) return few[freedom - 1];
+    double z = Z95, z3 = z * z * z, z5 = z3 * z * z, f = (double)freedom;
+    return z + (z3 + z) / (4 * f) + (5 * z5 + 16 * z3 + 3 * z) / (96 * f * f);
+}
+
+static double normal_below(double z)
+{
+    return 0.5 * erfc(-z / sqrt(2.0));
+}
 
 static int double_order(const void *a, const void *b)
 {
@@ -184,31 +198,68 @@ static double bootstrap_draw(const struct cluster *c, size_t n_clusters, struct 
     return sum / (double)n;
 }
 
-int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
-                       struct kvl_interval *out)
+/* The square root of V_cluster. */
+static double clusters_error(const struct cluster *c, size_t n_clusters, double mean)
+{
+    double sum = 0, n = 0, count = (double)n_clusters;
+    for (size_t i = 0; i < n_clusters; i++) {
+        double t = c[i].sum - mean * (double)c[i].n;
+        sum += t * t;
+        n += (double)c[i].n;
+    }
+    return sqrt(count / (count - 1) * sum) / n;
+}
+
+/* Of contexts that all have the mean of `out`. */
+static void interval_of_equals(size_t n_clusters, struct kvl_range range, struct kvl_interval *out)
+{
+    double others = Z95 * Z95 / ((double)n_clusters + Z95 * Z95);
+    if (!isfinite(range.least) || !isfinite(range.most)) return;
+    out->lo = out->mean - others * (out->mean - range.least);
+    out->hi = out->mean + others * (range.most - out->mean);
+}
+
+static int interval_of_clusters(const struct cluster *c, size_t n_clusters, struct kvl_range range,
+                                uint64_t seed, struct kvl_interval *out)
+{
+    double error = clusters_error(c, n_clusters, out->mean), t = student(n_clusters - 1);
+    if (error <= 1e-12 * (1 + fabs(out->mean))) {
+        interval_of_equals(n_clusters, range, out);
+        return KVL_OK;
+    }
+    double *draws = kvl_alloc(BOOTSTRAP_DRAWS, sizeof *draws), count = (double)n_clusters;
+    if (!draws) return KVL_ENOMEM;
+    double tail = normal_below(-t * sqrt(count / (count - 1)));
+    struct kvl_rng rng;
+    kvl_rng_seed(&rng, seed);
+    for (size_t i = 0; i < BOOTSTRAP_DRAWS; i++) draws[i] = bootstrap_draw(c, n_clusters, &rng);
+    qsort(draws, BOOTSTRAP_DRAWS, sizeof *draws, double_order);
+    out->lo = fmin(out->mean - t * error, percentile(draws, BOOTSTRAP_DRAWS, tail));
+    out->hi = fmax(out->mean + t * error, percentile(draws, BOOTSTRAP_DRAWS, 1 - tail));
+    out->lo = fmax(range.least, out->lo);
+    out->hi = fmin(range.most, out->hi);
+    kvl_free(draws);
+    return KVL_OK;
+}
+
+int kvl_mean_interval(const double *value, const int64_t *context, size_t n, struct kvl_range range,
+                      uint64_t seed, struct kvl_interval *out)
 {
     *out = (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
     if (n == 0) return KVL_OK;
     struct cluster *c;
     size_t n_clusters;
     KVL_TRY(clusters_build(value, context, n, &c, &n_clusters));
-    double *draws = kvl_alloc(BOOTSTRAP_DRAWS, sizeof *draws);
-    if (draws) out->mean = clusters_mean(c, n_clusters);
-    if (draws && n_clusters > 1) {
-        struct kvl_rng rng;
-        kvl_rng_seed(&rng, seed);
-        for (size_t i = 0; i < BOOTSTRAP_DRAWS; i++) draws[i] = bootstrap_draw(c, n_clusters, &rng);
-        qsort(draws, BOOTSTRAP_DRAWS, sizeof *draws, double_order);
-        out->lo = percentile(draws, BOOTSTRAP_DRAWS, 0.025);
-        out->hi = percentile(draws, BOOTSTRAP_DRAWS, 0.975);
-    }
-    int rc = draws ? KVL_OK : KVL_ENOMEM;
-    kvl_free(draws);
+    struct kvl_interval v = { clusters_mean(c, n_clusters), KVL_NAN, KVL_NAN };
+    int rc = n_clusters > 1 ? interval_of_clusters(c, n_clusters, range, seed, &v) : KVL_OK;
     kvl_free(c);
+    if (rc == KVL_OK) *out = v;
     return rc;
 }
 
 /* ---- pairs --------------------------------------------------------------------------------- */
+
+enum { FLIPS_EXACT = 16, FLIPS_DRAWN = 20000 };
 
 /* Two-sided: twice the smaller tail of a binomial distribution with p = 1/2. */
 static double mcnemar_exact(size_t a, size_t b)
@@ -222,8 +273,70 @@ static double mcnemar_exact(size_t a, size_t b)
     return fmin(1, 2 * tail);
 }
 
+/* Of all ways to sign d [n], the share whose sum is as far from 0 as `least`: a step flips one sign. */
+static double flips_all(const double *d, size_t n, double least)
+{
+    double sum = 0;
+    size_t far = 0, all = (size_t)1 << n, sign = 0;
+    for (size_t i = 0; i < n; i++) sum -= d[i];
+    for (size_t step = 0;; step++) {
+        far += fabs(sum) >= least;
+        if (step + 1 == all) return (double)far / (double)all;
+        size_t i = 0;
+        while (!((step + 1) >> i & 1)) i++;
+        sign ^= (size_t)1 << i;
+        sum += (sign >> i & 1 ? 2 : -2) * d[i];
+    }
+}
+
+static double flips_drawn(const double *d, size_t n, double least, uint64_t seed)
+{
+    struct kvl_rng rng;
+    size_t far = 1; /* what was observed is one of them */
+    kvl_rng_seed(&rng, seed);
+    for (int draw = 0; draw < FLIPS_DRAWN; draw++) {
+        double sum = 0;
+        for (size_t i = 0; i < n; i++) sum += kvl_rng_below(&rng, 2) ? d[i] : -d[i];
+        far += fabs(sum) >= least;
+    }
+    return (double)far / (FLIPS_DRAWN + 1);
+}
+
+/* d [n]: sums of the contexts' differences; those of 0 are taken out. */
+static double sign_flip(double *d, size_t n, uint64_t seed)
+{
+    size_t used = 0, above = 0;
+    double sum = 0, least = HUGE_VAL, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (fabs(d[i]) < 1e-12) continue;
+        sum += d[i];
+        above += d[i] > 0;
+        least = fmin(least, fabs(d[i]));
+        most = fmax(most, fabs(d[i]));
+        d[used++] = d[i];
+    }
+    double far =
+        fabs(sum) - 1e-9 * most; /* sums in another order are not the same to the last bit */
+    if (used == 0 || most - least < 1e-9 * most) return mcnemar_exact(above, used - above);
+    return used <= FLIPS_EXACT ? flips_all(d, used, far) : flips_drawn(d, used, far, seed);
+}
+
+static int paired_test(const double *diff, const int64_t *context, size_t n, uint64_t seed,
+                       struct kvl_paired *r)
+{
+    struct cluster *c;
+    KVL_TRY(clusters_build(diff, context, n, &c, &r->n_contexts));
+    double *sum = kvl_alloc(r->n_contexts + 1, sizeof *sum);
+    for (size_t i = 0; sum && i < r->n_contexts; i++) sum[i] = c[i].sum;
+    if (sum) r->p_value = sign_flip(sum, r->n_contexts, seed);
+    int rc = sum ? KVL_OK : KVL_ENOMEM;
+    kvl_free(sum);
+    kvl_free(c);
+    return rc;
+}
+
 int kvl_paired_diff(const double *a, const double *b, const int64_t *context, size_t n,
-                    uint64_t seed, struct kvl_paired *out)
+                    struct kvl_range range, uint64_t seed, struct kvl_paired *out)
 {
     struct kvl_paired r = { .n = n };
     double *diff = kvl_alloc(n, sizeof *diff);
@@ -234,8 +347,8 @@ int kvl_paired_diff(const double *a, const double *b, const int64_t *context, si
         r.n_b_only += b_right && !a_right;
         diff[i] = a[i] - b[i];
     }
-    r.p_value = mcnemar_exact(r.n_a_only, r.n_b_only);
-    int rc = kvl_bootstrap_mean(diff, context, n, seed, &r.diff);
+    int rc = paired_test(diff, context, n, seed, &r);
+    if (rc == KVL_OK) rc = kvl_mean_interval(diff, context, n, range, seed, &r.diff);
     kvl_free(diff);
     if (rc == KVL_OK) *out = r;
     return rc;

@@ -25,9 +25,18 @@
  *   weight w = (m - 1) / 4, one answer in doubt that follows its context wholly, is what is known before:
  *   cells that tell nothing have r = 1 and n_eff = C.  results/README.md has the coverage that this gives.
  *
- * Means of values that are no proportions (recall, differences) get a bootstrap over contexts: C
- * contexts drawn with replacement, the mean over all their questions, 2000 times; the interval is
- * from the 2.5th to the 97.5th percentile.
+ * Means of values that are no proportions (recall, differences) get an interval over contexts, with
+ * V_cluster of above.  It reaches as far as the farther of two:
+ *   - Student's: mean -+ t sqrt(V_cluster), t of C - 1 degrees of freedom;
+ *   - a bootstrap: C contexts drawn with replacement, the mean over all their questions, 2000 times, from
+ *     the percentile Phi(-t sqrt(C / (C - 1))) to its reverse (Hesterberg, American Statistician 69, 2015:
+ *     the usual 2.5 and 97.5 are too narrow for few contexts).
+ * Where all contexts have the same mean m neither has a width.  Of C equal contexts follows with 95 % that
+ * at most q = z^2 / (C + z^2) of all contexts are others (Wilson, C of C), so that the mean of values
+ * within [a, b] lies in [m - q (m - a), m + q (b - m)]; of values without bounds nothing is known.
+ *
+ * Whether two policies differ is told by the sign-flip test: if neither is better, the difference of a
+ * context is as likely as its negative.  Of k contexts that differ, none can tell more than p = 2 / 2^k.
  *
  * Thread-safe: yes.
  */
@@ -75,10 +84,19 @@ double kvl_icc_value(const struct kvl_icc *icc);
 /* n_eff of a cell of a task with that correlation. */
 double kvl_n_eff_of_icc(const struct kvl_spread *s, double icc);
 
-/* Mean of values [n] with its bootstrap interval; the same input and seed give the same interval on
- * every machine.  One context: lo and hi are NaN.  KVL_ENOMEM. */
-int kvl_bootstrap_mean(const double *value, const int64_t *context, size_t n, uint64_t seed,
-                       struct kvl_interval *out);
+/* What values can be at all. */
+struct kvl_range {
+    double least, most;
+};
+#define KVL_RANGE_SHARE ((struct kvl_range){ 0, 1 })
+#define KVL_RANGE_DIFF  ((struct kvl_range){ -1, 1 }) /* of two shares */
+#define KVL_RANGE_ANY   ((struct kvl_range){ -INFINITY, INFINITY })
+
+/* Mean of values [n] with its interval over contexts; the same input and seed give the same interval on
+ * every machine.  lo and hi are NaN for one context, and for equal contexts without bounds: an interval
+ * has a width, or there is none.  KVL_ENOMEM. */
+int kvl_mean_interval(const double *value, const int64_t *context, size_t n, struct kvl_range range,
+                      uint64_t seed, struct kvl_interval *out);
 
 /* Natural log of the sum of exp of n >= 1 logits. */
 double kvl_log_sum_exp(const float *logits, int32_t n);
@@ -87,13 +105,18 @@ double kvl_nll(const float *logits, int32_t n, int32_t id);
 
 /* Two policies on the same questions. */
 struct kvl_paired {
-    size_t n;
+    size_t n, n_contexts;
     size_t n_a_only, n_b_only; /* questions that only one got right (score >= 0.5) */
-    double p_value;            /* exact two-sided McNemar: n_a_only of both under p = 1/2 */
-    struct kvl_interval diff;  /* mean of a - b, bootstrap over contexts */
+    /* Two-sided sign-flip test over contexts, exact up to 16 that differ and where all differ by as much
+     * (one question each: McNemar's test), else of 20000 draws. */
+    double p_value;
+    struct kvl_interval diff; /* mean of a - b */
 };
-/* a and b [n] are paired by index.  KVL_ENOMEM. */
+/* With fewer contexts the test cannot get below 0.05. */
+#define KVL_VERDICT_CONTEXTS 6
+#define KVL_VERDICT_P        0.05
+/* a and b [n], differences within `range`, are paired by index.  KVL_ENOMEM. */
 int kvl_paired_diff(const double *a, const double *b, const int64_t *context, size_t n,
-                    uint64_t seed, struct kvl_paired *out);
+                    struct kvl_range range, uint64_t seed, struct kvl_paired *out);
 
 #endif

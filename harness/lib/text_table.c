@@ -37,6 +37,27 @@ void kvl_table_number(struct kvl_table *t, double value, int decimals)
         kvl_table_add(t, "%.*f", decimals, value);
 }
 
+int kvl_span_decimals(double lo, double hi, int least)
+{
+    int decimals = least;
+    while (hi > lo && decimals < least + 9) {
+        char a[400], b[400];
+        snprintf(a, sizeof a, "%.*f", decimals, lo);
+        snprintf(b, sizeof b, "%.*f", decimals, hi);
+        if (strcmp(a, b) != 0) break;
+        decimals++;
+    }
+    return decimals;
+}
+
+struct kvl_short_text kvl_percent_span(double lo, double hi, int width, const char *dash)
+{
+    struct kvl_short_text t = { "" };
+    int decimals = kvl_span_decimals(100 * lo, 100 * hi, 0);
+    snprintf(t.s, sizeof t.s, "%*.*f%s%.*f", width, decimals, 100 * lo, dash, decimals, 100 * hi);
+    return t;
+}
+
 struct kvl_short_text kvl_bytes_text(double bytes)
 {
     static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };

@@ -53,5 +53,10 @@ struct kvl_short_text {
     char s[32];
 };
 struct kvl_short_text kvl_bytes_text(double bytes);
+/* Shares as "72-100" percent, with as many decimals as it takes to see that the two differ; `width` of the first
+ * one, `dash` between them. */
+struct kvl_short_text kvl_percent_span(double lo, double hi, int width, const char *dash);
+/* The least number of decimals, `least` or more, with which lo and hi are not the same text. */
+int kvl_span_decimals(double lo, double hi, int least);
 
 #endif

@@ -347,10 +347,10 @@ json_t *kvl_record_sample(const char *run, const struct kvl_answer *a)
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)a->seed);
     snprintf(prompt, sizeof prompt, "%016llx", (unsigned long long)a->prompt);
     json_t *what = json_pack(
-        "{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:b, s:o, s:o}", "cell", a->cell->id, "context",
-        a->context, "question", a->question, "seed", seed, "context_tok", a->context_tok,
-        "question_tok", a->question_tok, "prompt_hash", prompt, "joint", a->joint, "depth",
-        kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
+        "{s:s, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:b, s:o, s:o}", "cell", a->cell->id, "context",
+        a->context, "text", a->text, "question", a->question, "seed", seed, "context_tok",
+        a->context_tok, "question_tok", a->question_tok, "prompt_hash", prompt, "joint", a->joint,
+        "depth", kvl_record_real(a->q->depth), "gold", kvl_record_path_text(a->q->gold));
     json_t *said =
         json_pack("{s:o, s:o, s:o, s:O?, s:i}", "prediction",
                   o->failed ? json_null() : kvl_record_text(a->prediction, a->prediction_len),

@@ -72,6 +72,7 @@ struct kvl_answer {
     const char *prediction; /* raw bytes, NUL-terminated */
     size_t prediction_len;
     int32_t context, question, context_tok, question_tok;
+    int32_t text; /* kvl_point_text of the context */
     uint64_t seed;
     uint64_t prompt; /* hash of its tokens */
     bool joint;      /* context and question tokenise to the same tokens together */

@@ -9,17 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvl_record_column_create(size_t n, struct kvl_record_column *out)
+int kvl_record_column_create(const struct kvl_sweep *s, const struct kvl_point *task,
+                             int32_t questions, struct kvl_record_column *out)
 {
+    size_t n = (size_t)s->contexts * (size_t)questions;
     *out = (struct kvl_record_column){ .value = kvl_alloc(n, sizeof(double)),
-                                       .context = kvl_alloc(n, sizeof(int64_t)) };
-    return out->value && out->context ? KVL_OK : KVL_ENOMEM;
+                                       .context = kvl_alloc(n, sizeof(int64_t)),
+                                       .text = kvl_alloc((size_t)s->contexts, sizeof(int32_t)) };
+    if (!out->value || !out->context || !out->text) return KVL_ENOMEM;
+    for (int32_t i = 0; i < s->contexts; i++) out->text[i] = kvl_point_text(s, task, i);
+    return KVL_OK;
 }
 
 void kvl_record_column_free(struct kvl_record_column *c)
 {
     kvl_free(c->value);
     kvl_free(c->context);
+    kvl_free(c->text);
 }
 
 /* The member at `off` of every outcome that has a score and a number there. */
@@ -33,7 +39,7 @@ static void column_fill(struct kvl_record_column *c, const struct kvl_sweep *s,
         memcpy(&v, (const char *)&outcome[i] + off, sizeof v);
         if (outcome[i].failed || !isfinite(v)) continue;
         c->value[c->n] = v;
-        c->context[c->n++] = (int64_t)(i / (size_t)s->questions);
+        c->context[c->n++] = c->text[i / (size_t)s->questions];
     }
 }
 
@@ -71,11 +77,12 @@ static json_t *cell_score(const struct kvl_record_column *c)
                      "simple", kvl_record_real(s.simple));
 }
 
-json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id)
+json_t *kvl_record_interval(const struct kvl_record_column *c, struct kvl_range range,
+                            const char *id)
 {
     struct kvl_interval b;
     uint64_t seed = kvl_point_number(id);
-    if (kvl_bootstrap_mean(c->value, c->context, c->n, seed, &b) != KVL_OK) return NULL;
+    if (kvl_mean_interval(c->value, c->context, c->n, range, seed, &b) != KVL_OK) return NULL;
     return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
                      kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
 }
@@ -182,7 +189,8 @@ static json_t *cell_numbers(const struct kvl_sweep *s, const struct kvl_cell *c,
     r = kvl_record_add(r, json_pack("{s:o, s:o}", "sub", cell_subs(s, outcome, col), "evidence",
                                     cell_evidence(s, outcome)));
     column_fill(col, s, outcome, offsetof(struct kvl_outcome, recall));
-    r = kvl_record_add(r, json_pack("{s:o}", "recall", kvl_record_interval(col, c->id)));
+    r = kvl_record_add(
+        r, json_pack("{s:o}", "recall", kvl_record_interval(col, KVL_RANGE_SHARE, c->id)));
     for (size_t i = 0; i < sizeof cell_means / sizeof cell_means[0]; i++) {
         column_fill(col, s, outcome, cell_means[i].off);
         r = kvl_record_add(
@@ -224,7 +232,7 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
                                     "sampling", sampling.data));
     kvl_buf_free(&sampling);
     json_t *numbers = NULL;
-    if (kvl_record_column_create((size_t)s->contexts * (size_t)s->questions, &col) == KVL_OK)
+    if (kvl_record_column_create(s, c->task, s->questions, &col) == KVL_OK)
         numbers = cell_numbers(s, c, outcome, &col);
     kvl_record_column_free(&col);
     r = kvl_record_add(kvl_record_add(r, numbers), cell_method(s, outcome));

@@ -6,6 +6,7 @@
 #define KVL_RECORD_PARTS_H
 
 #include "record.h"
+#include "stats.h"
 
 /* Rounded to the digits that the log writes, so that a record that was read back is the one that was
  * measured; null where v is not finite. */
@@ -23,16 +24,21 @@ json_t *kvl_record_now(void);
 /* Build and model, as a run names them. */
 json_t *kvl_record_build(void);
 json_t *kvl_record_model(const struct kvl_model *m);
-/* Scores and other numbers of those that have them, with their contexts. */
+/* Scores and other numbers of those that have them, with their contexts: those that are parts of one
+ * text are one observation, and count as one. */
 struct kvl_record_column {
     double *value;
     int64_t *context;
     size_t n;
+    int32_t *text; /* [contexts] kvl_point_text of each */
 };
-int kvl_record_column_create(size_t n, struct kvl_record_column *out);
+/* Room for so many `questions` of each context. */
+int kvl_record_column_create(const struct kvl_sweep *s, const struct kvl_point *task,
+                             int32_t questions, struct kvl_record_column *out);
 void kvl_record_column_free(struct kvl_record_column *c);
-/* `mean`, `lo`, `hi`; the cell's id is the seed of the bootstrap. */
-json_t *kvl_record_interval(const struct kvl_record_column *c, const char *id);
+/* `mean`, `lo`, `hi` of values within `range`; the cell's id is the seed of the bootstrap. */
+json_t *kvl_record_interval(const struct kvl_record_column *c, struct kvl_range range,
+                            const char *id);
 /* The `quality` of a cell; null without any. */
 json_t *kvl_record_quality_cell(const struct kvl_sweep *s, const struct kvl_cell *c,
                                 const struct kvl_quality_means *quality);

@@ -199,7 +199,7 @@ struct quality_cell {
 };
 
 /* The interval of the member at `off`. */
-static json_t *quality_interval(struct quality_cell *q, size_t off)
+static json_t *quality_interval(struct quality_cell *q, size_t off, struct kvl_range range)
 {
     size_t questions = (size_t)q->s->quality.questions;
     q->col.n = 0;
@@ -208,15 +208,16 @@ static json_t *quality_interval(struct quality_cell *q, size_t off)
         memcpy(&v, (const char *)&q->quality[i] + off, sizeof v);
         if (q->quality[i].failed || !isfinite(v)) continue;
         q->col.value[q->col.n] = v;
-        q->col.context[q->col.n++] = (int64_t)(i / questions);
+        q->col.context[q->col.n++] = q->col.text[i / questions];
     }
-    return kvl_record_interval(&q->col, q->c->id);
+    return kvl_record_interval(&q->col, range, q->c->id);
 }
 
 /* Of the selecting layers or of the dense ones, whose means begin at `off`; null without any. */
 static json_t *quality_layers(struct quality_cell *q, size_t off)
 {
-    json_t *mass = quality_interval(q, off + offsetof(struct kvl_quality_layers, mass));
+    json_t *mass =
+        quality_interval(q, off + offsetof(struct kvl_quality_layers, mass), KVL_RANGE_SHARE);
     if (q->col.n == 0) {
         json_decref(mass);
         return json_null();
@@ -224,9 +225,11 @@ static json_t *quality_layers(struct quality_cell *q, size_t off)
     json_t *recall = json_array();
     bool ok = recall != NULL;
     for (int32_t t = 0; t < q->s->quality.n_top; t++)
-        ok &= quality_add(recall, quality_interval(q, off + (size_t)t * sizeof(double)));
-    json_t *o = json_pack("{s:o, s:o, s:o}", "recall", recall, "mass", mass, "out_error",
-                          quality_interval(q, off + offsetof(struct kvl_quality_layers, error)));
+        ok &= quality_add(recall,
+                          quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
+    json_t *o = json_pack(
+        "{s:o, s:o, s:o}", "recall", recall, "mass", mass, "out_error",
+        quality_interval(q, off + offsetof(struct kvl_quality_layers, error), KVL_RANGE_ANY));
     if (ok) return o;
     json_decref(o);
     return NULL;
@@ -240,12 +243,13 @@ static json_t *quality_numbers(struct quality_cell *q)
         n += !q->quality[i].failed;
         failed += q->quality[i].failed && !q->quality[i].absent;
     }
-    return json_pack("{s:i, s:i, s:o, s:I, s:I, s:o, s:o, s:o, s:o}", "questions", want->questions,
-                     "steps", want->steps, "top", quality_tops(want), "n", n, "n_errors", failed,
-                     "select", quality_layers(q, offsetof(struct kvl_quality_means, select)),
-                     "dense", quality_layers(q, offsetof(struct kvl_quality_means, dense)),
-                     "kl_nats", quality_interval(q, offsetof(struct kvl_quality_means, kl)), "top1",
-                     quality_interval(q, offsetof(struct kvl_quality_means, same)));
+    return json_pack(
+        "{s:i, s:i, s:o, s:I, s:I, s:o, s:o, s:o, s:o}", "questions", want->questions, "steps",
+        want->steps, "top", quality_tops(want), "n", n, "n_errors", failed, "select",
+        quality_layers(q, offsetof(struct kvl_quality_means, select)), "dense",
+        quality_layers(q, offsetof(struct kvl_quality_means, dense)), "kl_nats",
+        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ANY), "top1",
+        quality_interval(q, offsetof(struct kvl_quality_means, same), KVL_RANGE_SHARE));
 }
 
 json_t *kvl_record_quality_cell(const struct kvl_sweep *s, const struct kvl_cell *c,
@@ -254,8 +258,7 @@ json_t *kvl_record_quality_cell(const struct kvl_sweep *s, const struct kvl_cell
     struct quality_cell q = { .s = s, .c = c, .quality = quality };
     json_t *o = NULL;
     if (s->quality.questions == 0) return json_null();
-    if (kvl_record_column_create((size_t)s->contexts * (size_t)s->quality.questions, &q.col) ==
-        KVL_OK)
+    if (kvl_record_column_create(s, c->task, s->quality.questions, &q.col) == KVL_OK)
         o = quality_numbers(&q);
     kvl_record_column_free(&q.col);
     return o;

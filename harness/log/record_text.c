@@ -145,7 +145,7 @@ static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
     int rc = value && cluster ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
         size_t n = texts_values(texts, n_scored, value, cluster);
-        rc = kvl_bootstrap_mean(value, cluster, n, kvl_point_number(id), out);
+        rc = kvl_mean_interval(value, cluster, n, KVL_RANGE_ANY, kvl_point_number(id), out);
         out->mean = texts_mean(texts, "nll_mean");
     }
     kvl_free(value);

@@ -80,6 +80,10 @@ int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *ta
 int32_t kvl_point_questions(const struct kvl_sweep *s, const struct kvl_point *task,
                             int32_t context);
 
+/* Which text of the task's files a context is of: several contexts are parts of one where it has more questions
+ * than the sweep asks of a context.  Its own number where contexts are made. */
+int32_t kvl_point_text(const struct kvl_sweep *s, const struct kvl_point *task, int32_t context);
+
 /* A growable list; items are freed by kvl_sweep_free. */
 struct kvl_points {
     struct kvl_point *v;

@@ -167,19 +167,37 @@ static int point_open(struct kvl_point *p, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* Questions that are left of a group at a part of it; a part past the end of the group: the next one's. */
+static int32_t group_parts(const struct kvl_task_source *source, int32_t group, int32_t questions)
+{
+    return (source->group[group] + questions - 1) / questions;
+}
+
+/* The group that a context is a part of, and which part; n_groups: none. */
+static int32_t group_of(const struct kvl_sweep *s, const struct kvl_task_source *source,
+                        int32_t context, int32_t *part)
+{
+    int32_t i = 0;
+    while (i < source->n_groups && context >= group_parts(source, i, s->questions))
+        context -= group_parts(source, i++, s->questions);
+    *part = context;
+    return i;
+}
+
+/* Questions that are left of a group at a part of it. */
 int32_t kvl_point_questions(const struct kvl_sweep *s, const struct kvl_point *task,
                             int32_t context)
 {
     const struct kvl_task_source *source = task->source;
+    int32_t part, group = source ? group_of(s, source, context, &part) : 0;
     if (!source) return s->questions;
-    for (int32_t i = 0; i < source->n_groups; i++) {
-        int32_t parts = (source->group[i] + s->questions - 1) / s->questions;
-        if (context < parts)
-            return KVL_MIN(source->group[i] - context * s->questions, s->questions);
-        context -= parts;
-    }
-    return 0;
+    if (group == source->n_groups) return 0;
+    return KVL_MIN(source->group[group] - part * s->questions, s->questions);
+}
+
+int32_t kvl_point_text(const struct kvl_sweep *s, const struct kvl_point *task, int32_t context)
+{
+    int32_t part;
+    return task->source ? group_of(s, task->source, context, &part) : context;
 }
 
 int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *task)
@@ -187,8 +205,7 @@ int32_t kvl_point_contexts(const struct kvl_sweep *s, const struct kvl_point *ta
     const struct kvl_task_source *source = task->source;
     int64_t parts = 0;
     if (!source) return s->contexts;
-    for (int32_t i = 0; i < source->n_groups; i++)
-        parts += (source->group[i] + s->questions - 1) / s->questions;
+    for (int32_t i = 0; i < source->n_groups; i++) parts += group_parts(source, i, s->questions);
     return (int32_t)KVL_MIN(parts, s->contexts);
 }
 

@@ -72,7 +72,7 @@ static void layers_add(struct kvl_chart *c, const char *label, int rank, const j
     kvl_chart_series_end(c);
 }
 
-/* Shares of `n` answers, with their intervals. */
+/* Shares of answers, with their intervals: of n contexts, each of which is one observation. */
 static void hits_add(struct kvl_chart *c, const char *label, int rank, const json_t *list, double n)
 {
     kvl_chart_series(c, label, rank);
@@ -161,7 +161,7 @@ static void similarity_lines(struct kvl_chart *c, const json_t *a, bool hits)
         snprintf(label, sizeof label, "top %.0f", m);
         if (hits)
             hits_add(c, label, rank++, json_object_get(row, "hit"),
-                     kvl_json_number(a, "n_answers"));
+                     kvl_json_number(a, "n_contexts"));
         json_array_foreach(hits ? NULL : json_object_get(row, "curve"), j, curve)
         {
             snprintf(label, sizeof label, "top %.0f, %.0f layers", m,

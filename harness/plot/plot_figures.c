@@ -40,8 +40,7 @@ static struct kvl_interval y_top10(const struct kvl_result *r, bool strict)
     for (size_t i = 0; i < json_array_size(top); i++) {
         const json_t *v = json_array_get(json_object_get(layers, "recall"), i);
         if (json_integer_value(json_array_get(top, i)) != 10 || !json_is_object(v)) continue;
-        return (struct kvl_interval){ kvl_json_number(v, "mean"), kvl_json_number(v, "lo"),
-                                      kvl_json_number(v, "hi") };
+        return kvl_interval_of(v, "mean");
     }
     return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
 }
@@ -57,7 +56,7 @@ static struct kvl_interval y_kv_mib(const struct kvl_result *r, bool strict)
 {
     (void)strict;
     double mib = (r->kv_physical + r->meta) / 1048576;
-    return (struct kvl_interval){ mib, mib, mib };
+    return (struct kvl_interval){ mib, KVL_NAN, KVL_NAN };
 }
 
 const struct kvl_figure kvl_figures[] = {

@@ -17,6 +17,7 @@ struct compare_row {
     double a, b;
     struct kvl_interval diff;
     size_t n;
+    bool few; /* contexts for a verdict */
     enum verdict verdict;
     char reason[160];
 };
@@ -25,6 +26,7 @@ struct compare {
     const struct kvl_compare *want;
     struct kvl_table table;
     size_t n[COMPARE_VERDICTS], n_rows;
+    size_t n_few;            /* rows of too few contexts for a verdict */
     size_t n_pairs, n_alone; /* cells of B with a partner in A, and without */
     char worst[256],
         reason[160]; /* the first row that is worse; the first that is not comparable */
@@ -176,10 +178,13 @@ static bool row_of_pairs(struct compare_row *row, const struct kvl_pairs *p, dou
         row_not(row, "no question in both logs");
     else if (p->test.n == 0)
         row_not(row, "no question answered in both");
-    else if (isnan(row->diff.lo))
+    else if (p->test.n_contexts < 2)
         row_not(row, "one context gives no interval");
     else
         row_judge(row, threshold, row->measure != KVL_COMPARE_PPL);
+    row->few = row->verdict != COMPARE_NOT && p->test.n_contexts < KVL_VERDICT_CONTEXTS;
+    bool judged = row->verdict == COMPARE_WORSE || row->verdict == COMPARE_BETTER;
+    if (judged && !(p->test.p_value < KVL_VERDICT_P)) row->verdict = COMPARE_SAME;
     return true;
 }
 
@@ -203,6 +208,7 @@ static bool row_of_bytes(struct compare_row *row, const struct kvl_result *a,
         row_not(row, "not counted on both sides");
     else
         row_judge(row, threshold, false);
+    row->diff.lo = row->diff.hi = KVL_NAN; /* counted */
     return true;
 }
 
@@ -276,6 +282,7 @@ static void row_print(struct compare *c, const struct kvl_result *x, const struc
         kvl_table_add(t, "-");
     else
         kvl_table_add(t, "%+.*f%s", decimals, row->diff.mean, unit[row->measure]);
+    decimals = kvl_span_decimals(row->diff.lo, row->diff.hi, decimals);
     kvl_table_number(t, row->diff.lo, decimals);
     kvl_table_number(t, row->diff.hi, decimals);
     kvl_table_add(t, "%s", verdict_text(row, verdict, sizeof verdict));
@@ -285,13 +292,17 @@ static void row_count(struct compare *c, const struct kvl_result *x, const struc
 {
     c->n[row->verdict]++;
     c->n_rows++;
+    c->n_few += row->few;
     if (row->verdict == COMPARE_NOT && !*c->reason)
         snprintf(c->reason, sizeof c->reason, "%s", row->reason);
     if (row->verdict != COMPARE_WORSE || *c->worst) return;
-    snprintf(c->worst, sizeof c->worst, "%s of %s%s%s on %s, %.0f tokens: %+.2f (%+.2f to %+.2f)",
+    char span[64] = "";
+    if (!isnan(row->diff.lo))
+        snprintf(span, sizeof span, " (%+.2f to %+.2f)", row->diff.lo, row->diff.hi);
+    snprintf(c->worst, sizeof c->worst, "%s of %s%s%s on %s, %.0f tokens: %+.2f%s",
              kvl_compare_names[row->measure], x->label, isnan(x->budget_tok) ? "" : " ",
              isnan(x->budget_tok) ? "" : x->budget, x->task_label, x->length_tok, row->diff.mean,
-             row->diff.lo, row->diff.hi);
+             span);
 }
 
 /* One measure of a pair of cells; `why` is "" or what makes them differ. */
@@ -358,6 +369,9 @@ static void compare_end(const struct compare *c, FILE *out)
     if (c->n_alone && w->form == KVL_TABLE_TEXT)
         fprintf(out, "%zu cell%s of B ha%s no partner in A.\n", c->n_alone,
                 c->n_alone == 1 ? "" : "s", c->n_alone == 1 ? "s" : "ve");
+    if (c->n_few && w->form == KVL_TABLE_TEXT)
+        fprintf(out, "%zu row%s of fewer than %d contexts: too few for a verdict.\n", c->n_few,
+                c->n_few == 1 ? "" : "s", KVL_VERDICT_CONTEXTS);
     if (c->n_rows > 20 && w->form == KVL_TABLE_TEXT)
         fprintf(out,
                 "Of %zu rows without any difference about %.0f would fall outside their interval "

@@ -6,7 +6,7 @@
  * prompts of all common questions are the same.  Device, KV type, options as resolved and code may differ: they may
  * be what is compared.
  *
- *   accuracy   points of 100 of the official scorer, on the same questions; interval: bootstrap over contexts
+ *   accuracy   points of 100 of the official scorer, on the same questions; interval over contexts
  *   ppl        of texts: the ratio of both perplexities, in percent; likewise
  *   recall     of retrieving lanes (lanes.h), on the same questions; likewise.  Wants the policy oracle in both logs
  *   bytes      keys, values and metadata read per token, in percent: counted, so that there is no interval
@@ -14,7 +14,8 @@
  *              one machine and number of threads, two repeats at least
  *
  * All are told as B less A, A being the one to beat.  A row is worse (better) when its whole interval is worse
- * (better) by more than the threshold.
+ * (better) by more than the threshold, and the sign-flip test over contexts (stats.h) has p < 0.05: that takes six
+ * contexts at least.
  */
 #ifndef KVL_COMPARE_H
 #define KVL_COMPARE_H

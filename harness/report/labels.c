@@ -36,6 +36,25 @@ int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b)
     return c ? c : strcmp(a->device, b->device);
 }
 
+/* "data=" and the hash of the files in the text of a point; "" where its contexts are made. */
+static const char *contexts_data(const struct kvl_result *x)
+{
+    const char *options = strstr(kvl_json_text(x->record, "key"), ";task_options=data=");
+    return options ? options + strlen(";task_options=") : "";
+}
+
+int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    const char *x = contexts_data(a), *y = contexts_data(b);
+    int c = strncmp(x, y, strlen("data=0123456789abcdef"));
+    if (c || *x) return c;
+    c = number_cmp(a->seed, b->seed);
+    if (!c) c = strcmp(a->task, b->task);
+    if (!c) c = strcmp(a->task_options, b->task_options);
+    if (!c) c = number_cmp(a->length_tok, b->length_tok);
+    return c ? c : number_cmp(a->depth, b->depth);
+}
+
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = number_cmp(a->threads, b->threads);

@@ -4,6 +4,7 @@
 #include "home.h"
 #include "page_parts.h"
 #include "report.h"
+#include "results_amount.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -280,9 +281,21 @@ static void page_errors(const struct page *p)
 
 /* ---- all ------------------------------------------------------------------------------------- */
 
+/* Half a sweep says so before its first number. */
+static int page_partial(const struct page *p)
+{
+    struct kvl_results_amount n;
+    KVL_TRY(kvl_results_amount(p->r, &n, p->err));
+    if (n.done < n.cells)
+        fprintf(p->out, "<p class=note>Not complete: %lld of %lld cells.</p>\n", (long long)n.done,
+                (long long)n.cells);
+    return KVL_OK;
+}
+
 static int page_parts(const struct page *p)
 {
     KVL_TRY(page_head(p));
+    KVL_TRY(page_partial(p));
     for (size_t g = 0; g < p->n_groups; g++) page_group(p, g);
     kvl_page_texts(p->r, p->out);
     page_methods(p);

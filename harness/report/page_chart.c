@@ -1,5 +1,6 @@
 /* Charts of the page, as SVG. */
 #include "page_parts.h"
+#include "text_table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -109,8 +110,8 @@ static void spot_mark(FILE *out, const struct spot *s, const struct axis *a, siz
     kvl_page_text(out, s->row->cell[0]->label);
     fputs(", budget ", out);
     kvl_page_text(out, s->row->cell[0]->budget[0] ? s->row->cell[0]->budget : "-");
-    fprintf(out, ": %.1f %% (%.0f to %.0f) at %.3g</title>", 100 * s->y.mean, 100 * s->y.lo,
-            100 * s->y.hi, s->x);
+    fprintf(out, ": %.1f %% (%s) at %.3g</title>", 100 * s->y.mean,
+            kvl_percent_span(s->y.lo, s->y.hi, 0, " to ").s, s->x);
     fputs(s->row->cell[0]->bound != KVL_BOUND_NONE ? "</path>\n"
           : serie / COLORS % 2                     ? "</rect>\n"
                                                    : "</circle>\n",

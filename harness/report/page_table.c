@@ -47,7 +47,7 @@ void kvl_page_share(FILE *out, const struct kvl_interval *v, const char *link)
     fprintf(out, "%.1f", 100 * v->mean);
     if (*link) fputs("</a>", out);
     if (!isnan(v->lo) && !isnan(v->hi))
-        fprintf(out, " <small>%.0f–%.0f</small>", 100 * v->lo, 100 * v->hi);
+        fprintf(out, " <small>%s</small>", kvl_percent_span(v->lo, v->hi, 0, "–").s);
     fputs("</td>", out);
 }
 
@@ -384,9 +384,10 @@ static void task_files(const struct kvl_results *r, const struct kvl_summary *s,
     if (control)
         fprintf(out,
                 "<p><b>no context</b>: asked without it, whatever the policy, %.1f %% are right "
-                "(%.0f–%.0f, %.0f tokens).</p>\n",
-                100 * control->official.mean, 100 * control->official.lo,
-                100 * control->official.hi, control->length_tok);
+                "(%s, %.0f tokens).</p>\n",
+                100 * control->official.mean,
+                kvl_percent_span(control->official.lo, control->official.hi, 0, "–").s,
+                control->length_tok);
 }
 
 void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,

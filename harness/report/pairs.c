@@ -29,7 +29,7 @@ static void pairs_fill(const struct kvl_result_sample *a, size_t n_a,
         if (c == 0 && !isnan(x) && !isnan(y)) {
             col->a[col->n] = x;
             col->b[col->n] = y;
-            col->context[col->n++] = a[i].context;
+            col->context[col->n++] = a[i].text;
         }
         i += c <= 0;
         j += c >= 0;
@@ -53,13 +53,15 @@ int kvl_pairs(const struct kvl_results *of_a, const struct kvl_result *a,
     struct pairs_columns col = { .a = kvl_alloc(n_a + 1, sizeof *col.a),
                                  .b = kvl_alloc(n_a + 1, sizeof *col.b),
                                  .context = kvl_alloc(n_a + 1, sizeof *col.context) };
+    bool shares = what == KVL_PAIR_RECALL || !a->is_text;
+    struct kvl_range range = shares ? KVL_RANGE_DIFF : KVL_RANGE_ANY;
     struct kvl_pairs p = { .without_samples = n_a == 0 || n_b == 0 };
     int rc = col.a && col.b && col.context ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
         pairs_fill(of, n_a, other, n_b, what, &col, &p);
         p.a = pairs_mean(col.a, col.n);
         p.b = pairs_mean(col.b, col.n);
-        rc = kvl_paired_diff(col.a, col.b, col.context, col.n, 1, &p.test);
+        rc = kvl_paired_diff(col.a, col.b, col.context, col.n, range, 1, &p.test);
     }
     kvl_free(col.a);
     kvl_free(col.b);

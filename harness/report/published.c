@@ -1,6 +1,8 @@
 /* Reads recipes, finds our numbers for theirs. */
 #include "published.h"
 
+#include "summary.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -38,9 +40,7 @@ static struct kvl_interval measure_top(const struct kvl_result *r, const struct 
     const json_t *all = kvl_json_value(r->record, "quality.select.recall");
     if (!all && r->bound == KVL_BOUND_FULL) return exactly(100);
     const json_t *first = json_is_array(all) ? json_array_get(all, 0) : NULL;
-    struct kvl_interval v = { kvl_json_number(first, "mean"), kvl_json_number(first, "lo"),
-                              kvl_json_number(first, "hi") };
-    return times(v, 100);
+    return times(kvl_interval_of(first, "mean"), 100);
 }
 
 static struct kvl_interval measure_perplexity(const struct kvl_result *r,
@@ -85,11 +85,12 @@ static struct kvl_interval measure_attention(const struct kvl_result *r, const s
     return exactly(f ? f->attention_ns / r->attention_ns : KVL_NAN);
 }
 
-/* Kibibytes of one token, of what `full` holds. */
+/* Kibibytes of one token, of `full`, which reads all that it holds: what is held in the end is of more tokens than
+ * the context has. */
 static struct kvl_interval measure_token(const struct kvl_result *r, const struct kvl_result *f)
 {
     (void)f;
-    return exactly(r->kv_logical / r->length_tok / 1024);
+    return exactly(r->kv_read / r->attended_tok / 1024);
 }
 
 const struct kvl_measure kvl_measures[] = {
@@ -407,25 +408,43 @@ static const struct kvl_result *full_of(const struct kvl_results *all, const str
     return best;
 }
 
+static int contexts_order(const void *a, const void *b)
+{
+    return kvl_result_contexts_cmp(*(const struct kvl_result *const *)a,
+                                   *(const struct kvl_result *const *)b);
+}
+
+/* The accuracy of all cells of a point together. */
+static struct kvl_interval pooled(const struct kvl_published *p,
+                                  const struct kvl_published_series *s, double x, bool small,
+                                  const struct kvl_results *r)
+{
+    struct kvl_pool pool = { 0 };
+    const struct kvl_result **cell = kvl_alloc(r->n + 1, sizeof *cell);
+    size_t n = 0;
+    for (size_t k = 0; cell && k < r->n; k++)
+        if (series_takes(p, s, x, small, r, &r->result[k])) cell[n++] = &r->result[k];
+    if (n > 1) qsort(cell, n, sizeof *cell, contexts_order);
+    for (size_t k = 0; k < n; k++) kvl_pool_add(&pool, cell[k]);
+    kvl_free(cell);
+    return kvl_pool_accuracy(&pool);
+}
+
 struct kvl_interval kvl_published_ours(const struct kvl_published *p,
                                        const struct kvl_published_series *s, size_t i, bool small,
                                        const struct kvl_results *r)
 {
-    double x = kvl_published_our_x(p, s, i, small), n = 0, n_eff = 0, sum = 0, cells = 0;
+    double x = kvl_published_our_x(p, s, i, small), sum = 0, n = 0;
     struct kvl_interval v = { KVL_NAN, KVL_NAN, KVL_NAN };
+    if (p->measure->pools) return times(pooled(p, s, x, small, r), 100);
     for (size_t k = 0; k < r->n; k++) {
         const struct kvl_result *c = &r->result[k];
         if (!series_takes(p, s, x, small, r, c)) continue;
         struct kvl_interval one = p->measure->of(c, full_of(r, c));
         if (isnan(one.mean)) continue;
-        double weight = p->measure->pools && c->n > 0 ? c->n : 1;
         v = one;
-        n += weight;
-        n_eff += isnan(c->n_eff) ? weight : c->n_eff;
-        sum += weight * one.mean;
-        cells++;
+        sum += one.mean;
+        n++;
     }
-    if (!(n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
-    if (p->measure->pools) return times(kvl_wilson(sum / n / 100, n_eff), 100);
-    return cells > 1 ? exactly(sum / n) : v;
+    return n > 1 ? exactly(sum / n) : v;
 }

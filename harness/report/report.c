@@ -2,6 +2,7 @@
 #include "report.h"
 
 #include "record_analysis.h"
+#include "results_amount.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -68,7 +69,7 @@ static void add_share(struct kvl_table *t, const struct kvl_interval *v)
     else if (isnan(v->lo) || isnan(v->hi))
         kvl_table_add(t, "%5.1f", 100 * v->mean);
     else
-        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * v->mean, 100 * v->lo, 100 * v->hi);
+        kvl_table_add(t, "%5.1f %s", 100 * v->mean, kvl_percent_span(v->lo, v->hi, 2, "-").s);
 }
 
 /* Live slots and whole blocks, in the unit of the larger one. */
@@ -390,9 +391,11 @@ int kvl_report_notes(const struct kvl_results *r, enum kvl_table_form form, FILE
     char *text = NULL;
     size_t len;
     FILE *notes = open_memstream(&text, &len);
+    int rc = notes ? kvl_results_partial(r, "The log is ", notes, err) : KVL_OK;
     if (notes) notes_print(r, notes);
     bool failed = !notes || fclose(notes) != 0;
     if (!failed) kvl_report_lines(text, form, out);
     free(text);
+    KVL_TRY(rc);
     return failed ? kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table") : KVL_OK;
 }

@@ -178,7 +178,7 @@ static const struct kvl_result *vs_base(const struct kvl_result *block, size_t n
 static const struct kvl_column vs_columns[] = {
     { "policy", true },      { "budget", false },    { "n", false },
     { "difference", false }, { "95 % from", false }, { "to", false },
-    { "only this", false },  { "only that", false }, { "McNemar p", false },
+    { "only this", false },  { "only that", false }, { "p", false },
 };
 
 /* Nats per token; the ratio of two perplexities is the exponential of the difference. */
@@ -191,16 +191,18 @@ static const struct kvl_column vs_text_columns[] = {
 static void vs_text_row(const struct kvl_paired *p, struct kvl_table *t)
 {
     kvl_table_number(t, p->diff.mean, 4);
-    kvl_table_number(t, p->diff.lo, 4);
-    kvl_table_number(t, p->diff.hi, 4);
+    int decimals = kvl_span_decimals(p->diff.lo, p->diff.hi, 4);
+    kvl_table_number(t, p->diff.lo, decimals);
+    kvl_table_number(t, p->diff.hi, decimals);
     kvl_table_number(t, exp(p->diff.mean), 4);
 }
 
 static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
 {
     kvl_table_number(t, 100 * p->diff.mean, 1);
-    kvl_table_number(t, 100 * p->diff.lo, 1);
-    kvl_table_number(t, 100 * p->diff.hi, 1);
+    int decimals = kvl_span_decimals(100 * p->diff.lo, 100 * p->diff.hi, 1);
+    kvl_table_number(t, 100 * p->diff.lo, decimals);
+    kvl_table_number(t, 100 * p->diff.hi, decimals);
     kvl_table_add(t, "%zu", p->n_a_only);
     kvl_table_add(t, "%zu", p->n_b_only);
     if (p->n && p->p_value < 0.0001)
@@ -327,9 +329,9 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_
                 kvl_report_mark(form), vs.n_without, vs.n_rows);
     if (!vs_any(r, false)) return KVL_OK;
     kvl_report_lines(
-        "McNemar p takes questions as independent, which those of one context are not: with "
-        "several questions\nper context it is too small. The interval draws whole contexts; "
-        "judge by that.\n",
+        "p: two-sided sign-flip test over whole contexts, as the interval is over whole contexts "
+        "(with one\nquestion each it is McNemar's test); from fewer than six contexts it cannot "
+        "get below 0.05.\n",
         form, out);
     return KVL_OK;
 }

@@ -34,7 +34,7 @@ static void detail_share(struct kvl_table *t, const struct kvl_result *x, const 
     if (isnan(p))
         kvl_table_add(t, "-");
     else
-        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * p, 100 * w.lo, 100 * w.hi);
+        kvl_table_add(t, "%5.1f %s", 100 * p, kvl_percent_span(w.lo, w.hi, 2, "-").s);
 }
 
 /* ---- stages ------------------------------------------------------------------------------------ */

@@ -14,7 +14,7 @@ static void add_pool(struct kvl_table *t, const struct kvl_pool *p)
     if (isnan(w.mean))
         kvl_table_add(t, "-");
     else
-        kvl_table_add(t, "%5.1f %2.0f-%.0f", 100 * w.mean, 100 * w.lo, 100 * w.hi);
+        kvl_table_add(t, "%5.1f %s", 100 * w.mean, kvl_percent_span(w.lo, w.hi, 2, "-").s);
 }
 
 /* Speed, bytes read and bytes held of `x`; NULL: not known. */

@@ -49,9 +49,9 @@ static void text_notes(const struct kvl_result *x, FILE *out)
     if (isnan(x->ppl.lo))
         fputs("\n", out);
     else if (x->over_blocks)
-        fputs("; intervals: bootstrap over stretches of the one text\n", out);
+        fputs("; intervals: over stretches of the one text\n", out);
     else
-        fputs("; intervals: bootstrap over texts\n", out);
+        fputs("; intervals: over texts\n", out);
 }
 
 int kvl_report_texts(const struct kvl_result *x, size_t n, FILE *out, struct kvl_err *err)

@@ -55,8 +55,9 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
             kvl_table_add(&t, "%s", x);
             kvl_table_number(&t, theirs, decimals);
             kvl_table_number(&t, v.mean, decimals);
-            kvl_table_number(&t, v.lo, decimals);
-            kvl_table_number(&t, v.hi, decimals);
+            int span = kvl_span_decimals(v.lo, v.hi, decimals);
+            kvl_table_number(&t, v.lo, span);
+            kvl_table_number(&t, v.hi, span);
             kvl_table_number(&t, v.mean - theirs, decimals);
         }
     int rc = p->n_series ? kvl_table_print(&t, 2, out, err) : KVL_OK;
@@ -246,7 +247,8 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
             if (isnan(v.lo) || isnan(v.hi))
                 fputs("<td class=none>–</td>", out);
             else
-                fprintf(out, "<td>%.*f–%.*f</td>", decimals, v.lo, decimals, v.hi);
+                fprintf(out, "<td>%.*f–%.*f</td>", kvl_span_decimals(v.lo, v.hi, decimals), v.lo,
+                        kvl_span_decimals(v.lo, v.hi, decimals), v.hi);
             kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
             fputs("</tr>\n", out);
         }

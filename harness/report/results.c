@@ -81,6 +81,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
     }
     const char *error = json_string_value(json_object_get(record, "error"));
     bool failed = error != NULL;
+    const char *text = json_object_get(record, "text") ? "text" : "context"; /* older logs */
     if (failed && !(error = load_message(r->failures, error))) return kvl_results_memory(err);
     r->sample[r->n_samples] = (struct kvl_result_sample){
         .cell = kvl_result_key(kvl_json_text(record, "cell")),
@@ -88,6 +89,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         .run = kvl_result_key(kvl_json_text(record, "run")),
         .context = json_integer_value(json_object_get(record, "context")),
         .question = json_integer_value(json_object_get(record, "question")),
+        .text = json_integer_value(json_object_get(record, text)),
         .official = failed ? KVL_NAN : kvl_json_number(record, "official"),
         .strict = failed ? KVL_NAN : kvl_json_number(record, "strict"),
         .nll = failed ? KVL_NAN : kvl_json_number(record, "nll_mean"),
@@ -332,11 +334,17 @@ static double seed_of(const json_t *record)
     return seed ? strtod(seed + strlen(";seed="), NULL) : KVL_NAN;
 }
 
+struct kvl_interval kvl_interval_of(const json_t *o, const char *mean)
+{
+    struct kvl_interval v = { kvl_json_number(o, mean), kvl_json_number(o, "lo"),
+                              kvl_json_number(o, "hi") };
+    if (!(v.hi > v.lo)) v.lo = v.hi = KVL_NAN;
+    return v;
+}
+
 static struct kvl_interval interval_of(const json_t *record, const char *field, const char *mean)
 {
-    const json_t *o = json_object_get(record, field);
-    return (struct kvl_interval){ kvl_json_number(o, mean), kvl_json_number(o, "lo"),
-                                  kvl_json_number(o, "hi") };
+    return kvl_interval_of(json_object_get(record, field), mean);
 }
 
 /* NaN in records of cells, and where a part was not timed. */
@@ -529,6 +537,7 @@ static int results_load(char *const *words, size_t n_words, const struct loader 
     l.keep = ask->keep;
     l.keep_user = ask->keep_user;
     l.lanes.keep = ask->lanes.keep;
+    r.some = ask->keep != NULL;
     int rc = results_read(&l, words, n_words, err);
     json_decref(l.cells);
     json_decref(l.speeds);

@@ -71,6 +71,7 @@ struct kvl_result {
 struct kvl_result_sample {
     uint64_t cell, point, run;
     int64_t context, question;
+    int64_t text;            /* that the context is of: the observation */
     double official, strict; /* NaN when it failed */
     double nll;              /* of a text; NaN when it failed or is none */
     double recall;           /* best layer; NaN when it is not known */
@@ -97,6 +98,7 @@ struct kvl_results {
     json_t *analyses;               /* object: id -> the latest record of that analysis */
     json_t *code;                   /* `sources` of the runs, of each name the newest */
     json_t *newest_run;             /* borrowed from `runs`; NULL when there is none */
+    bool some;                      /* read of some cells alone: what is left out is not missing */
     bool has_no_context;            /* some result has KVL_CONTROL_NO_CONTEXT */
     size_t n_setups;                /* machines and thread counts that speed was measured with */
     struct kvl_log_health health;
@@ -122,6 +124,8 @@ bool kvl_results_stale(const struct kvl_results *r);
 #define KVL_STALE_NOTE "answered or timed by other code than that of the newest run"
 
 uint64_t kvl_result_key(const char *id);
+/* `mean` (or what it is called), `lo` and `hi` of a record.  What has no width is no interval: older logs have such. */
+struct kvl_interval kvl_interval_of(const json_t *o, const char *mean);
 enum kvl_bound kvl_bound_of(const char *policy);
 /* Parts of what makes a block; what both results must share but for policy, options and budget. */
 enum kvl_block_key {
@@ -132,6 +136,10 @@ enum kvl_block_key {
 };
 /* Order of the blocks of two results, 0 when it is the same one; keys in `skip` do not count. */
 int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip);
+/* Whether the cells are over the same contexts, whatever the protocol; and an order of those that are not.  Contexts
+ * that are made depend on seed, task, options, length and depth; those of files on the files' contents alone: cut to
+ * another length, or asked otherwise, they are the same texts. */
+int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The part of that order that no key skips: model, its file, KV type, seed, device. */
 int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The part that counts for speed: threads and machine. */

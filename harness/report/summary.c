@@ -3,6 +3,7 @@
 
 #include "report.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +18,14 @@ int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
     return x != y ? (x > y) - (x < y) : strcmp(a->budget, b->budget);
 }
 
-/* Models and devices, then rows. */
+/* Models and devices, then rows, of each the cells over the same contexts together. */
 static int summary_order(const void *a, const void *b)
 {
     const struct kvl_result *x = *(const struct kvl_result *const *)a;
     const struct kvl_result *y = *(const struct kvl_result *const *)b;
     int c = kvl_result_block_cmp(x, y, KVL_SUMMARY_BLOCK);
-    return c ? c : kvl_report_row_cmp(x, y);
+    if (!c) c = kvl_report_row_cmp(x, y);
+    return c ? c : kvl_result_contexts_cmp(x, y);
 }
 
 static double summary_length(const struct kvl_summary *s, bool of_cells)
@@ -49,11 +51,25 @@ static int summary_columns(struct kvl_summary *s)
     return KVL_OK;
 }
 
+static void pool_group(struct kvl_pool *p, const struct kvl_result *x)
+{
+    double n_eff = x->n_eff > 0 ? x->n_eff : x->n_contexts > 0 ? x->n_contexts : x->n;
+    double rate = fmin(1, fmax(0, x->official.mean));
+    if (p->group && kvl_result_contexts_cmp(p->group, x)) {
+        p->parts2 += p->parts * p->parts;
+        p->errors2 += p->errors * p->errors;
+        p->parts = p->errors = 0;
+    }
+    p->group = x;
+    p->parts += x->n / sqrt(n_eff);
+    p->errors += x->n * sqrt(rate * (1 - rate) / n_eff);
+}
+
 void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x)
 {
     if (!(x->n > 0) || isnan(x->official.mean)) return;
     p->n += x->n;
-    p->n_eff += isnan(x->n_eff) ? x->n : x->n_eff;
+    pool_group(p, x);
     p->right += x->n * x->official.mean;
     if (!isnan(x->recall)) {
         p->recall += x->n * x->recall;
@@ -82,7 +98,10 @@ bool kvl_summary_fails(const struct kvl_summary *s, size_t column)
 struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p)
 {
     if (!(p->n > 0)) return (struct kvl_interval){ KVL_NAN, KVL_NAN, KVL_NAN };
-    return kvl_wilson(p->right / p->n, p->n_eff);
+    double rate = p->right / p->n, parts = p->parts2 + p->parts * p->parts;
+    double errors = p->errors2 + p->errors * p->errors, n_eff = p->n * p->n / parts;
+    if (errors > 0) n_eff = fmin(n_eff, rate * (1 - rate) * p->n * p->n / errors);
+    return kvl_wilson(rate, n_eff);
 }
 
 double kvl_pool_recall_best(const struct kvl_pool *p)

@@ -9,9 +9,20 @@
 
 #include "results.h"
 
-/* What some cells add up to; n 0: there are none. */
+/* What some cells add up to; n 0: there are none.
+ *
+ * Cells over the same contexts (other protocols, of files other lengths or tasks) are no new observations: how
+ * far off they are together is taken to be the sum of how far off each is, as if they were right and wrong
+ * together.  Cells over other contexts are independent, and squares add up.  So cells of n_i questions and
+ * n_i,eff independent ones, over groups g that share contexts, n = sum n_i, are as good as
+ *     n_eff = n^2 / sum_g (sum_i in g n_i / sqrt(n_i,eff))^2
+ * independent questions; or fewer, where the cells that tell least are those of a rate p_i about a half:
+ *     n_eff = p (1 - p) n^2 / sum_g (sum_i in g n_i sqrt(p_i (1 - p_i) / n_i,eff))^2. */
 struct kvl_pool {
-    double n, n_eff, right, recall, n_recall, best, n_best;
+    double n, right, recall, n_recall, best, n_best;
+    const struct kvl_result *group; /* the last cell: of the group that is being added to */
+    double parts, errors;           /* its sums of the two formulas */
+    double parts2, errors2;         /* squared, of the groups before it */
 };
 
 struct kvl_summary_row {
@@ -47,7 +58,7 @@ bool kvl_summary_has(const struct kvl_summary *s, size_t column, const struct kv
 /* Whether full attention itself fails the task of a column: nothing can be concluded there. */
 bool kvl_summary_fails(const struct kvl_summary *s, size_t column);
 
-/* Cells without a score add nothing. */
+/* Cells without a score add nothing.  Those over the same contexts (kvl_result_contexts_cmp) follow each other. */
 void kvl_pool_add(struct kvl_pool *p, const struct kvl_result *x);
 /* Accuracy of a pool with its interval, NaN when it is empty; recall of retrieving lanes and of the best layer, likewise. */
 struct kvl_interval kvl_pool_accuracy(const struct kvl_pool *p);

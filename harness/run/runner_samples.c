@@ -141,6 +141,7 @@ int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const st
         .ask = ask,
         .n = n,
         .context = c->index,
+        .text = kvl_point_text(r->work->sweep, run->cell->task, c->index),
         .question = question,
         .context_tok = c->sample.tokens.n,
         .question_tok = q->tokens.n,

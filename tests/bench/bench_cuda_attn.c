@@ -10,6 +10,8 @@
  *   whole, random     the same, blocks anywhere
  *   pages             2048 slots in random pages of 16, ascending, of blocks anywhere
  *   tokens            2048 random slots, ascending
+ *   prefill           a chunk of 512 or 2048 queries in bf16 at the end of the context, blocks anywhere: operations,
+ *                     beside cuBLAS's in a product of 4096 rows
  * and what random order costs, as a line for `kvlab bench --peer-json`.
  * Layers take turns, so that none is in the cache.  Without a GPU: a line that says so, exit status 1.
  */
@@ -26,7 +28,10 @@ enum {
     PART_BYTES = BLOCK * DIM * 2,
     BLOCK_BYTES = 2 * PART_BYTES,
     MAX_CONTEXT = 131072,
+    PREFILL_CONTEXT = 32768,
     BUDGET = 2048,
+    CHUNK = 2048, /* the longest */
+    YARD = 4096,  /* rows and columns of the product beside a prefill */
 };
 /* Of all layers together: two of the longest context, 64 of the shortest. */
 static const size_t POOL_BYTES = (size_t)1 << 30;
@@ -34,7 +39,9 @@ static const size_t POOL_BYTES = (size_t)1 << 30;
 struct bench {
     struct cuda_bench c;
     uint8_t *pool;
-    float *q, *out, *lse;
+    float *q, *out, *lse; /* of CHUNK rows */
+    uint16_t *yard;       /* two matrices */
+    float *yard_out;
     struct kvl_rng rng;
 };
 
@@ -74,6 +81,51 @@ static int run_attention(const struct kvl_device *dev, const void *args, int tur
                                          .n_slots = l->n_slots,
                                          .n_heads = GROUP };
     return dev->ops->attn_decode(&a);
+}
+
+struct chunk {
+    const struct layers *l;
+    int32_t n;
+};
+
+static int run_prefill(const struct kvl_device *dev, const void *args, int turn)
+{
+    const struct chunk *c = args;
+    const struct layers *l = c->l;
+    return dev->ops->attn_prefill(
+        &(struct kvl_attn_prefill_args){ .out = l->b->out,
+                                         .lse = l->b->lse,
+                                         .q = l->b->q,
+                                         .lanes = &l->lane[turn % l->n_layers * KV_HEADS],
+                                         .n = c->n,
+                                         .n_heads = KV_HEADS * GROUP,
+                                         .n_kv_heads = KV_HEADS,
+                                         .head_dim = DIM,
+                                         .scale = 0.088f,
+                                         .bf16 = true });
+}
+
+static int run_product(const struct kvl_device *dev, const void *args, int turn)
+{
+    const struct bench *b = args;
+    (void)turn;
+    return dev->peak_gemm(b->yard_out, b->yard, b->yard + YARD * YARD, YARD, YARD, YARD);
+}
+
+static void measure_prefill(const struct bench *b, const struct layers *l, int32_t n)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%3dK prefill of %d", (int)(l->n_slots / 1024), (int)n);
+    if (!strstr(name, b->c.text)) return;
+    struct chunk chunk = { l, n };
+    double pairs = (double)n * (l->n_slots - n) + (double)n * (n + 1) / 2;
+    double work = 4 * pairs * KV_HEADS * GROUP * DIM;
+    struct cuda_share r =
+        cuda_measure(&b->c, &(struct cuda_call){ run_prefill, &chunk, work },
+                     &(struct cuda_call){ run_product, b, 2.0 * YARD * YARD * YARD });
+    printf("%-32s %9.2f us %7.1f TFLOP/s  share %.2f (%.2f .. %.2f)\n", name, r.time * 1e6,
+           work / r.time * 1e-12, r.share, r.share_lo, r.share_hi);
+    fflush(stdout);
 }
 
 /* The median share. */
@@ -164,6 +216,13 @@ static void bench_context(struct bench *b, int32_t context)
         share[i] = measure(b, name, &l);
         layers_close(&l);
     }
+    if (context == PREFILL_CONTEXT) {
+        struct layers l;
+        layers_open(&l, b, context, true);
+        measure_prefill(b, &l, CHUNK / 4);
+        measure_prefill(b, &l, CHUNK);
+        layers_close(&l);
+    }
     if (share[0] > 0 && share[1] > 0)
         printf("{\"kind\":\"peer\",\"what\":\"random pages\",\"depth_tok\":%d,\"ratio\":%.4f}\n",
                (int)context, share[1] / share[0]);
@@ -176,13 +235,21 @@ int main(int argc, char **argv)
     if (status != 0) return status;
     kvl_rng_seed(&b.rng, 1);
     b.pool = on_device(&b.c, POOL_BYTES);
-    b.q = on_device(&b.c, KV_HEADS * GROUP * DIM * sizeof *b.q);
-    b.out = on_device(&b.c, KV_HEADS * GROUP * DIM * sizeof *b.out);
-    b.lse = on_device(&b.c, KV_HEADS * GROUP * sizeof *b.lse);
-    struct kvl_random_fill_args fill = { .y = b.q, .n = KV_HEADS * GROUP * DIM, .seed = 2 };
+    b.q = on_device(&b.c, (size_t)CHUNK * KV_HEADS * GROUP * DIM * sizeof *b.q);
+    b.out = on_device(&b.c, (size_t)CHUNK * KV_HEADS * GROUP * DIM * sizeof *b.out);
+    b.lse = on_device(&b.c, (size_t)CHUNK * KV_HEADS * GROUP * sizeof *b.lse);
+    b.yard = on_device(&b.c, (size_t)2 * YARD * YARD * sizeof *b.yard);
+    b.yard_out = on_device(&b.c, (size_t)YARD * YARD * sizeof *b.yard_out);
+    need(b.c.dev->fill(b.yard, 0x3c, (size_t)2 * YARD * YARD * sizeof *b.yard, KVL_STREAM_MAIN),
+         &b.c, "fill");
+    struct kvl_random_fill_args fill = { .y = b.q,
+                                         .n = (size_t)CHUNK * KV_HEADS * GROUP * DIM,
+                                         .seed = 2 };
     need(b.c.dev->ops->random_fill(&fill), &b.c, "random_fill");
     need(b.c.dev->fill(b.pool, 0x3c, POOL_BYTES, KVL_STREAM_MAIN), &b.c, "fill"); /* all the same */
     for (int32_t context = 4096; context <= MAX_CONTEXT; context *= 2) bench_context(&b, context);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.yard_out);
+    b.c.dev->free(KVL_PLACE_DEVICE, b.yard);
     b.c.dev->free(KVL_PLACE_DEVICE, b.lse);
     b.c.dev->free(KVL_PLACE_DEVICE, b.out);
     b.c.dev->free(KVL_PLACE_DEVICE, b.q);

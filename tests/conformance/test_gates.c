@@ -1,6 +1,6 @@
 /* Gates of kv heads against weights of single queries, and texts that are a share. */
 #include "conformance/rig.h"
-#include "kvl/gates.h"
+#include "parts/gates.h"
 
 enum {
     N_LAYERS = 2,

@@ -1,6 +1,6 @@
 /* Hash tables of keys: what queries find, at which angle and at which cost, against codes written out. */
 #include "conformance/rig.h"
-#include "kvl/lsh.h"
+#include "parts/lsh.h"
 
 enum { N_LAYERS = 2, N_HEADS = 4, N_KV = 2, GROUP = N_HEADS / N_KV, DIM = 16 };
 enum {

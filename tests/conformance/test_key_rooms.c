@@ -2,8 +2,8 @@
  * from stored keys and values. */
 #include "conformance/rig.h"
 #include "engine_impl.h"
-#include "kvl/channels.h"
-#include "kvl/clusters.h"
+#include "parts/channels.h"
+#include "parts/clusters.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Keys at low rank: as near to the stored ones as that rank can be, by an eigensolver of the test's own. */
 #include "conformance/rig.h"
-#include "kvl/lowrank.h"
+#include "parts/lowrank.h"
 
 enum { N_LAYERS = 2, N_KV = 2, DIM = 16, WIDTH = N_KV * DIM, N_CTX = 90, N_TOK = N_CTX + 1 };
 

@@ -2,6 +2,8 @@
  * cache that is counted.  What they answer is worked out here once more, from stored keys and queries. */
 #include "conformance/rig.h"
 #include "engine_impl.h"
+#include "parts/counted_cache.h"
+#include "parts/recent.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* What nested sets keep of a context's attention: by column sums and by single queries, against sums of weights written
  * out.  The arithmetic by hand, sizes and the choice are in golden/test_golden_fastgen.c. */
 #include "conformance/rig.h"
-#include "kvl/nested.h"
+#include "parts/nested.h"
 
 enum {
     N_LAYERS = 2,

@@ -74,6 +74,14 @@ edit methods/of_two.h
 changes "a header of two methods" "method rocketkv method snapkv"
 edit methods/pyramidkv_caps.h
 changes "a header of one method" "method pyramidkv"
+edit methods/parts/lsh.c
+changes "a part of one method" "method magicpig"
+edit methods/parts/lsh.h
+changes "its header" "method magicpig"
+edit methods/parts/head_file.c
+changes "a part of two methods" "method duo_attention method minference"
+edit methods/parts/filter_roles.c
+changes "a part of a method and of another part" "method omnikv method omnikv_prefill"
 edit datasets/passkey.c
 changes "a task" "task passkey"
 edit datasets/text/english.def

@@ -33,7 +33,8 @@ zst old.zst < old.jsonl
 # ---- the same log: no row is worse, the exit code is 0 -------------------------------------------
 compares 0 old.zst old.zst
 says out '^A: old.zst, B: old.zst\. [0-9]+ rows: 0 worse, 0 better, [0-9]+ without a difference shown, 0 not comparable\.$'
-says out 'quest +256 +accuracy +40 .* \+0\.0 +0\.0 +0\.0 +no difference shown *$'
+# Of 20 equal contexts at most 16.1 % of all can be others (3.8415 / 23.8415): an interval has a width.
+says out 'quest +256 +accuracy +40 .* \+0\.0 +-16\.1 +16\.1 +no difference shown *$'
 
 # ---- one policy loses what it had right in half of the contexts ---------------------------------
 worse='if .kind == "sample" and (.cell | test("-quest-")) and .context % 2 == 0 then .official = 0 | .lane_recall |= map(map(0)) else . end'
@@ -56,11 +57,32 @@ want=$(for log in old worse; do "$program" export $log.zst --format jsonl |
 got=$(awk '$4 == "quest" && $6 == "recall" { print $8 + 0, $9 + 0 }' out)
 [ "$got" = "$want" ] || fail "recall of quest in A and B: $got, want $want"
 
+# ---- few contexts: no verdict, whatever the difference; six are the least that can show one ------
+few() { # few CONTEXTS [FIELD=context]: quest is right in none of that many contexts, before in all
+    jq -c "select(.kind != \"sample\" or .context < $1) | if .kind == \"sample\" then ${2:-.} | .official = 1 else . end" old.jsonl | zst few-a.zst
+    zstdcat few-a.zst | jq -c 'if .kind == "sample" and (.cell | test("-quest-")) then .official = 0 else . end' | zst few-b.zst
+}
+few 2
+compares 0 few-a.zst few-b.zst --measure accuracy # p = 0.5
+says out 'quest +256 +accuracy +4 +100\.0 +0\.0 +-100\.0 +-100\.0 +31\.5 +no difference shown *$'
+says out '^[0-9]+ rows of fewer than 6 contexts: too few for a verdict\.$'
+few 5
+compares 0 few-a.zst few-b.zst --measure accuracy # p = 2 / 2^5
+few 6
+compares 1 few-a.zst few-b.zst --measure accuracy # p = 2 / 2^6
+says out 'quest +256 +accuracy +12 +100\.0 +0\.0 +-100\.0 +-100\.0 +-21\.9 +worse *$'
+few 20 '.text = .context % 5' # contexts that are parts of five texts
+compares 0 few-a.zst few-b.zst --measure accuracy
+says out 'rows of fewer than 6 contexts'
+few 1
+compares 2 few-a.zst few-b.zst --measure accuracy
+says err 'one context gives no interval'
+
 # ---- bytes and tokens/s -------------------------------------------------------------------------
 jq -c 'if .kind == "cell" and .policy == "snapkv" then .kv_read_bytes_per_tok *= 1.02 else . end' old.jsonl | zst bytes.zst
 compares 1 old.zst bytes.zst
 says err '^kvlab: 1 of [0-9]+ rows is worse: bytes of snapkv 256'
-says out 'snapkv +256 +bytes .* \+2\.0 % +2\.0 +2\.0 +worse *$'
+says out 'snapkv +256 +bytes .* \+2\.0 % +- +- +worse *$' # counted: no interval
 compares 0 old.zst bytes.zst --threshold bytes=2.5
 jq -c 'if .kind == "speed" and .policy == "quest" then .decode_tok_per_s *= 0.5 else . end' old.jsonl | zst slow.zst
 compares 1 old.zst slow.zst --measure speed

@@ -22,8 +22,13 @@ kvlab=$work/at/bin/kvlab share=$work/at/share/kvlab
 cp "$share/methods/_template.c" "$work/mine.c"
 cc -std=c17 -D_GNU_SOURCE -DKVL_PLUGIN -shared -fPIC -I"$work/at/include" -o "$work/mine.so" "$work/mine.c" \
     >"$work/log" 2>&1 || fail "a plug-in does not compile with the installed headers"
+sed 's/sparq/apart/g' "$sources/methods/sparq.c" >"$work/apart.c"
+cc -std=c17 -D_GNU_SOURCE -DKVL_PLUGIN -shared -fPIC -I"$work/at/include" -I"$share/methods" -o "$work/apart.so" "$work/apart.c" \
+    "$share/methods/parts/channels.c" >"$work/log" 2>&1 || fail "a plug-in with a part does not compile with what is installed"
 cd "$work"
 "$kvlab" list policies --plugin "$work/mine.so" >"$work/log" 2>&1 || fail "the plug-in does not load"
+"$kvlab" run -m "$share/datasets/model/kvlab-tiny.gguf" --plugin "$work/apart.so" --task passkey --length 512 --policy apart --budget 64 \
+    --contexts 1 --questions 1 --log "$work/apart.jsonl.zst" >"$work/log" 2>&1 || fail "the plug-in with a part does not run"
 "$kvlab" run -m "$share/datasets/model/kvlab-tiny.gguf" --task passkey --length 512 --policy streaming_llm --budget 64 --contexts 1 --questions 1 \
     --log "$work/run.jsonl.zst" >"$work/log" 2>&1 || fail "a run with the installed model"
 "$kvlab" run -m "$share/datasets/model/kvlab-tiny.gguf" --task passkey --length 512 --policy omnikv --budget 64 --contexts 1 --questions 1 \

@@ -86,7 +86,7 @@ infllm, own prefill' "$("$program" export older.zst --format jsonl | jq -r .labe
 grep -q '^What methods count themselves: kvlab report --method.$' table || fail "the way to --method"
 "$program" report --method some.zst >table || fail "report --method"
 lines_of some.zst | jq -r 'select(.kind == "cell" and .policy == "infllm" and .prefill == "own" and .protocol == "question_in_prefill")
-    | [.budget, .method.blocks] | @tsv' | sort -n | cut -f 2 | xargs >want
+    | [.budget, .method.blocks + 0] | @tsv' | sort -n | cut -f 2 | xargs >want
 awk '/question_in_prefill/ { on = 1 } on && /^  infllm, own/ { row = 1 } row && $1 == "blocks" { print $2, $3; exit }' table >got
 equal "a number by budget" "$(cat want)" "$(cat got)"
 fake_log | zstd -q >none.zst

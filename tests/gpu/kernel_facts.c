@@ -167,7 +167,9 @@ static struct facts look(struct bytes code)
         case 0x385:
         case 0x985: f.generic++; break;
         case 0x23c: /* HMMA, IMMA */
-        case 0x237: f.mma++; break;
+        case 0x237:
+        case 0x9f0: /* HGMMA, both factors in shared memory or one */
+        case 0xdf0: f.mma++; break;
         case 0x947: /* BRA, EXIT */
         case 0x94d: memset(under_way, 0, sizeof under_way); break;
         default: break;

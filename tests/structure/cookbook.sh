@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cookbook.sh - every call of the cookbook in methods/README.md is in a public header, and in every file that its row
-# names or a header beside that it includes.
+# cookbook.sh - every call of the cookbook in methods/README.md is in a public header or that of a part, and in every
+# file that its row names or a header beside that it includes.
 #   $1 the sources
 set -euo pipefail
 cd "$1"
@@ -53,7 +53,7 @@ awk '
             # ".hook" is a member of struct kvl_policy, set by a method.
             hook = call[i] ~ /^[.]/
             if (!(hook ? index(public, "(*" substr(call[i], 2) ")(") : has_word(public, call[i])))
-                fail(call[i] " is in no header of core/include/kvl")
+                fail(call[i] " is in no header of core/include/kvl or methods/parts")
             for (j = 1; j <= n_files; j++) {
                 if (text_of("methods/" file[j]) == "\n") fail("there is no methods/" file[j] ":" column[2])
                 else if (!(hook ? index(of_method(file[j]), "\n    " call[i] " = ") : has_word(of_method(file[j]), call[i])))
@@ -64,4 +64,4 @@ awk '
     END {
         if (rows < 40) fail("methods/README.md has no cookbook of 40 rows or more")
         exit bad
-    }' $(find core/include/kvl -type f) methods/README.md
+    }' $(find core/include/kvl methods/parts -name '*.h' -o -name '*.def') methods/README.md

@@ -404,8 +404,6 @@ static void test_folder_refused(void **state)
     unlink(hw_path(&w, "adapter_config.json"));
     hw_write(&w, "m-Q4_0.gguf", "GGUF", 4);
     expect_refused(&w, "/m-Q4_0.gguf");
-    hw_write(&w, "config.json", "{\"a\":1,\"a\":2}", 13);
-    expect_refused(&w, "duplicate");
     hw_write(&w, "config.json", "[]", 2);
     expect_refused(&w, "no object");
     hw_json(&w, "config.json", w.config);

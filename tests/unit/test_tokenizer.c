@@ -991,6 +991,8 @@ static void test_random_bytes(void **state)
     kvl_tokenizer_destroy(t);
 }
 
+/* A byte that no token is for is left out, as llama.cpp does: bytes around it do not become another token, and the
+ * key of the unknown token is of other kinds of vocabularies. */
 static void test_no_token_for_byte(void **state)
 {
     (void)state;
@@ -1000,11 +1002,18 @@ static void test_no_token_for_byte(void **state)
     struct kvl_tokens out = { 0 };
     strcpy(v.text[GW_BYTE0 + 0xff], "instead");
     bpe_write(&v, "gpt-2", 0, NULL, &w);
+    gw_u32(&w, "tokenizer.ggml.unknown_token_id", 1);
     struct kvl_tokenizer *t = from_writer(&w);
     assert_int_equal(kvl_encode(t, "ab", 2, 0, &out, &err), KVL_OK);
-    assert_int_equal(kvl_encode(t, "ab\xff", 3, 0, &out, &err), KVL_EINVAL);
-    assert_non_null(strstr(err.msg, "byte 0xff at offset 2"));
-    assert_int_equal(out.n, 2); /* as before the failure */
+    assert_int_equal(kvl_encode(t,
+                                "a\xff"
+                                "b",
+                                3, 0, &out, &err),
+                     KVL_OK);
+    assert_int_equal(out.n, 4);
+    assert_int_equal(out.id[2], out.id[0]);
+    assert_int_equal(out.id[3], out.id[1]);
+    assert_int_equal(out.begin[3], 2);
     kvl_tokens_free(&out);
     kvl_tokenizer_destroy(t);
 }

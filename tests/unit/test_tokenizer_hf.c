@@ -350,13 +350,13 @@ static void test_bad_files(void **state)
     static const struct {
         const char *name, *text, *why;
     } row[] = {
-        { "tokenizer.json", "{\n\"model\": ", "/tokenizer.json: line 2: " },
-        { "tokenizer.json", "[]", "/tokenizer.json is no JSON object" },
+        { "tokenizer.json", "{\n\"model\": ", "/tokenizer.json: line 2, column " },
+        { "tokenizer.json", "[]", "/tokenizer.json: the JSON is no object" },
         { "tokenizer.json", "{}", "/tokenizer.json: model.type is missing, want \"BPE\"" },
         { "tokenizer.model", "IQ== 0\nIg== 1\n", "not a SentencePiece model: a list of tiktoken" },
         { "tokenizer.model", "", "/tokenizer.model: not a SentencePiece model" },
         { "vocab.json", "{}", ": no tokenizer.json, no tokenizer.model, no vocab.json with" },
-        { "vocab.json", "{", "/vocab.json: line 1: " },
+        { "vocab.json", "{", "/vocab.json: line 1, column " },
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct folder f = folder_new();

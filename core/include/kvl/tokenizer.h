@@ -42,6 +42,8 @@ int kvl_tokenizer_create(const struct kvl_gguf *file, struct kvl_tokenizer **out
  * they are there.  What tokenizer.json asks for and kvlab does not do is refused with its path. */
 int kvl_tokenizer_from_hf(const char *dir, struct kvl_tokenizer **out, struct kvl_err *err);
 void kvl_tokenizer_destroy(struct kvl_tokenizer *t);
+/* Rows of the model that it belongs to: ids from the tokenizer's size on, which padding makes, are the text "". */
+void kvl_tokenizer_rows(struct kvl_tokenizer *t, int32_t rows);
 
 /* Appends to `out`. */
 KVL_API int kvl_encode(const struct kvl_tokenizer *t, const char *text, size_t len, uint32_t flags,

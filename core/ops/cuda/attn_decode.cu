@@ -1,14 +1,17 @@
 /* Split-KV decoding (Flash-Decoding, Dao et al. 2023): a list is cut in splits whose size follows from its
- * length alone, a block computes one split for some query heads of the job (attn_split.cuh), a second kernel
- * merges the splits of a head in their order.
+ * length alone, a block computes one split for some query heads of the job.  Common lists take one kernel, whose last block
+ * merges the splits in their order (attn_fast.cuh); of the others (attn_split.cuh) a second kernel merges those of a head.
  *
  * Limit: the bytes of K and V, each read once.  Partial results are 4 (head_dim + 2) bytes per head and
  * split and stay in L2: for 4 heads, head_dim 128 and 512 slots of bf16 they are 0.8 % of the split's bytes,
  * written and read.  Multiply-adds: 1 per element and head; 4 heads take about a quarter of those of an
  * H200.  Times: results/gpu-kernels.md. */
-#include "attn_split.cuh"
+#include "attn_fast.cuh"
 
-enum { PROBS_TILE = 2048 };
+enum {
+    PROBS_TILE = 2048,
+    DECODE_ROOMY = 200 << 10, /* shared memory of which two blocks of three steps are in an SM */
+};
 
 /* ---- the merge ----------------------------------------------------------------------------------- */
 
@@ -47,7 +50,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     const struct decode_job *job = &a.job[blockIdx.y];
     int32_t h = (int32_t)blockIdx.x, n = decode_splits(job->n_slots), heads = job->n_heads;
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    if (h >= heads) return; /* whole blocks */
+    if (h >= heads || job->fast) return; /* whole blocks */
     const struct decode_part *part = a.part + job->part0 + h;
     const float *from = a.acc + (size_t)(job->part0 + h) * (size_t)a.head_dim;
     struct decode_part t = merge_total(part, n, heads, warp_part);
@@ -98,22 +101,20 @@ static int32_t decode_weights(int32_t split, int32_t heads)
     return split * (heads < 2 ? 2 : heads); /* a run is as large as two */
 }
 
-typedef void (*decode_kernel)(struct decode_params a);
-
 /* What a call needs of tables and partial results. */
 struct decode_plan {
     int32_t n_runs, n_firsts;
     int32_t n_parts;                       /* splits of heads */
     int32_t n_slots, n_heads;              /* of the largest job */
     int32_t splits[2], heads[2], split[2]; /* the same of those of a kernel: any, fast */
-    bool probs, pos, staged;
+    bool probs, pos, staged, any;          /* any: not all are fast */
 };
 
 static bool decode_is_fast(const struct kvl_attn_job *job)
 {
     const struct kvl_layout *l = job->lane->layout;
-    return l->type != KVL_KV_F32 && (l->head_dim == 64 || l->head_dim == 128) && !job->pos &&
-           !job->keys;
+    return job->n_slots > 0 && l->type != KVL_KV_F32 && (l->head_dim == 64 || l->head_dim == 128) &&
+           !job->pos && !job->keys;
 }
 
 static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_t n_jobs,
@@ -137,6 +138,7 @@ static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_
         p.n_heads = KVL_MAX(p.n_heads, job->n_heads);
         p.probs = p.probs || job->probs;
         p.pos = p.pos || job->pos;
+        p.any = p.any || !kind;
         p.staged = p.staged || !job->lane->data;
         p.splits[kind] = KVL_MAX(p.splits[kind], n_splits);
         p.heads[kind] = KVL_MAX(p.heads[kind], job->n_heads);
@@ -260,41 +262,54 @@ static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_arg
     out->cap = a->cap;
     out->head_dim = a->head_dim;
     out->half = a->head_dim / 2;
+    out->ahead = kvl_cuda_block_bytes() >= DECODE_ROOMY ? FAST_AHEAD : FAST_AHEAD - 1;
     out->block_shift = l->block_shift;
     for (int part = 0; part < 3; part++) out->off[part] = (uint32_t)l->part_off[part];
     return c->rc;
 }
 
-template <class T, int D> static decode_kernel decode_fast_heads(int32_t heads)
+template <class T, int D, int G>
+static int decode_start_fast(const struct decode_params *a, const struct decode_plan *p,
+                             int32_t n_jobs)
 {
-    if (heads == 1) return decode_fast<T, D, 1>;
-    if (heads == 2) return decode_fast<T, D, 2>;
-    return heads == 4 ? decode_fast<T, D, 4> : decode_fast<T, D, 8>;
-}
-
-template <class T> static decode_kernel decode_fast_of(int32_t dim, int32_t heads)
-{
-    return dim == 64 ? decode_fast_heads<T, 64>(heads) : decode_fast_heads<T, 128>(heads);
+    dim3 grid((unsigned)p->splits[1], (unsigned)n_jobs, (unsigned)kvl_ceil_div(p->heads[1], G));
+    void (*decode_fast_kernel)(struct decode_params) = decode_fast<T, D, G>;
+    size_t bytes = fast_bytes<T, D, G>(p->split[1], a->ahead);
+    assert(grid.z <= FAST_Z);
+    KVL_TRY(kvl_cuda_check(cudaFuncSetAttribute(decode_fast_kernel,
+                                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                (int)bytes),
+                           "shared memory of decode attention"));
+    KVL_LAUNCH(decode_fast_kernel, grid, DECODE_THREADS, bytes, *a);
+    return KVL_OK;
 }
 
 /* As many heads as the largest job has, up to 8: keys and values are read once for these, and sums of 8
  * heads still fit into registers. */
-static void decode_launch_fast(const struct decode_params *a, const struct decode_plan *p,
-                               int32_t n_jobs, enum kvl_kv_type type)
+template <class T, int D>
+static int decode_fast_heads(const struct decode_params *a, const struct decode_plan *p,
+                             int32_t n_jobs)
 {
-    int32_t heads = p->heads[1] <= 2 ? p->heads[1] : p->heads[1] <= 4 ? 4 : 8, dim = a->head_dim;
-    size_t before = (size_t)p->split[1] * sizeof(uint8_t *) +
-                    (size_t)(heads * dim + decode_weights(p->split[1], heads)) * sizeof(float);
-    size_t after = (size_t)(DECODE_WARPS * heads * dim) * sizeof(float);
-    dim3 grid((unsigned)p->splits[1], (unsigned)n_jobs, (unsigned)kvl_ceil_div(p->heads[1], heads));
-    decode_kernel decode_fast_kernel;
-    if (type == KVL_KV_F16)
-        decode_fast_kernel = decode_fast_of<__half>(dim, heads);
-    else if (type == KVL_KV_BF16)
-        decode_fast_kernel = decode_fast_of<__nv_bfloat16>(dim, heads);
-    else
-        decode_fast_kernel = decode_fast_of<struct kvl_q8>(dim, heads);
-    KVL_LAUNCH(decode_fast_kernel, grid, DECODE_THREADS, KVL_MAX(before, after), *a);
+    if (p->heads[1] == 1) return decode_start_fast<T, D, 1>(a, p, n_jobs);
+    if (p->heads[1] == 2) return decode_start_fast<T, D, 2>(a, p, n_jobs);
+    if (p->heads[1] <= 4) return decode_start_fast<T, D, 4>(a, p, n_jobs);
+    return decode_start_fast<T, D, 8>(a, p, n_jobs);
+}
+
+template <class T>
+static int decode_fast_dim(const struct decode_params *a, const struct decode_plan *p,
+                           int32_t n_jobs)
+{
+    if (a->head_dim == 64) return decode_fast_heads<T, 64>(a, p, n_jobs);
+    return decode_fast_heads<T, 128>(a, p, n_jobs);
+}
+
+static int decode_launch_fast(const struct decode_params *a, const struct decode_plan *p,
+                              int32_t n_jobs, enum kvl_kv_type type)
+{
+    if (type == KVL_KV_F16) return decode_fast_dim<__half>(a, p, n_jobs);
+    if (type == KVL_KV_BF16) return decode_fast_dim<__nv_bfloat16>(a, p, n_jobs);
+    return decode_fast_dim<struct kvl_q8>(a, p, n_jobs);
 }
 
 static void decode_launch_any(const struct decode_params *a, const struct decode_plan *p,
@@ -317,16 +332,17 @@ static void decode_launch_any(const struct decode_params *a, const struct decode
 }
 
 /* Blocks of jobs with fewer splits or heads than the largest, or of the other kernel, end at once. */
-static void decode_launch(const struct decode_params *a, const struct decode_plan *p,
-                          int32_t n_jobs, enum kvl_kv_type type)
+static int decode_launch(const struct decode_params *a, const struct decode_plan *p, int32_t n_jobs,
+                         enum kvl_kv_type type)
 {
-    if (p->splits[1] > 0) decode_launch_fast(a, p, n_jobs, type);
+    if (p->splits[1] > 0) KVL_TRY(decode_launch_fast(a, p, n_jobs, type));
     if (p->splits[0] > 0) decode_launch_any(a, p, n_jobs, type);
     dim3 heads((unsigned)p->n_heads, (unsigned)n_jobs);
-    KVL_LAUNCH(decode_merge, heads, DECODE_THREADS, 0, *a);
+    if (p->any) KVL_LAUNCH(decode_merge, heads, DECODE_THREADS, 0, *a);
     dim3 tiles((unsigned)kvl_ceil_div(p->n_slots, PROBS_TILE), (unsigned)p->n_heads,
                (unsigned)n_jobs);
     if (p->probs && p->n_slots > 0) KVL_LAUNCH(decode_probs, tiles, DECODE_THREADS, 0, *a);
+    return KVL_OK;
 }
 
 static int decode_jobs(const struct kvl_attn_decode_args *a, const struct kvl_attn_job *jobs,
@@ -337,7 +353,7 @@ static int decode_jobs(const struct kvl_attn_decode_args *a, const struct kvl_at
     struct decode_params d = {};
     kvl_cuda_begin(&c);
     if (c.rc == KVL_OK && decode_open(&c, a, jobs, n_jobs, &p, values, &d) == KVL_OK)
-        decode_launch(&d, &p, n_jobs, jobs[0].lane->layout->type);
+        c.rc = decode_launch(&d, &p, n_jobs, jobs[0].lane->layout->type);
     return kvl_cuda_end(&c);
 }
 

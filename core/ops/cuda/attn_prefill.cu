@@ -5,12 +5,13 @@
  * tiles that run at the same time.  Times: results/gpu.md.
  *
  * In bf16 values arrive while keys are multiplied, and the next keys while values are: two blocks on a
- * multiprocessor cover what is left.
+ * multiprocessor cover what is left.  Hopper has a kernel of its own (prefill_wide.cuh).
  *
  * Tiles of slots begin at fixed slots, and what a row does not see of a tile is worth an exact zero: neither
  * the chunk nor the place in it changes a row's bits. */
 #include "prefill_f32.cuh"
 #include "prefill_mma.cuh"
+#include "prefill_wide.cuh"
 
 struct prefill_work {
     struct pf_queries q; /* of row 0, head 0 */
@@ -121,6 +122,58 @@ static __global__ __launch_bounds__(PM_THREADS, 2) void prefill_tensor(struct pr
              (size_t)w.n_heads);
 }
 
+/* VALUES false: log-sum-exps alone, with the same bits. */
+template <int D, bool VALUES>
+static __global__
+__launch_bounds__(PW_THREADS, 1) void prefill_wide(const __grid_constant__ struct prefill_work w)
+{
+#if KVL_WGMMA
+    KVL_SHARED(uint8_t, bytes);
+    int32_t head = (int32_t)blockIdx.x, row0 = (int32_t)(gridDim.y - 1 - blockIdx.y) * PW_ROWS;
+    const struct kvl_cuda_lane l = w.lanes[head / w.q.group];
+    struct pf_queries q = w.q;
+    struct pw_place at = pw_place_of(&l, &q, row0, w.window);
+    struct pw_state<D> t;
+    struct pw_shared<D> *sh = pw_shared_of<D>(bytes);
+    size_t channel = (size_t)head * D;
+    q.q += channel;
+    at.begin = prefill_begin(&w, at.past + row0, PW_SLOTS) / PW_SLOTS;
+    pw_open<D>(&t, sh, &at, &l, &q, row0);
+    for (int32_t i = at.begin; i < at.n; i++) pw_tile<D, VALUES>(&t, sh, &at, &l, w.factor, i);
+    if (VALUES) pw_last<D>(&t, sh, at.n - 1);
+    pw_close<D>(&t, &q, at.row, VALUES ? w.out + channel : NULL, w.lse ? w.lse + head : NULL,
+                (size_t)w.n_heads);
+#else
+    (void)w;
+#endif
+}
+
+template <int D, bool VALUES> static int prefill_start_wide(const struct prefill_work *w)
+{
+    void (*prefill)(struct prefill_work) = prefill_wide<D, VALUES>;
+    dim3 grid((unsigned)w->n_heads, (unsigned)kvl_ceil_div(w->q.n, PW_ROWS));
+    int bytes = (int)(sizeof(struct pw_shared<D>) + PW_ALIGN);
+    KVL_TRY(kvl_cuda_check(
+        cudaFuncSetAttribute(prefill, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "shared memory of prefill attention"));
+    KVL_LAUNCH(prefill, grid, PW_THREADS, (size_t)bytes, *w);
+    return KVL_OK;
+}
+
+/* What the lanes hold and the model are, and never the chunk, decide: rows have the same bits in every chunk. */
+static bool prefill_is_wide(const struct kvl_attn_prefill_args *a, const struct prefill_work *w)
+{
+    return kvl_cuda_has_wgmma() && a->lanes[0].layout->type == KVL_KV_BF16 && w->q.vectors &&
+           (a->head_dim == 64 || a->head_dim == 128) && w->q.cap.in == 0;
+}
+
+static int prefill_launch_wide(const struct prefill_work *w)
+{
+    if (w->q.head_dim == 64)
+        return w->out ? prefill_start_wide<64, true>(w) : prefill_start_wide<64, false>(w);
+    return w->out ? prefill_start_wide<128, true>(w) : prefill_start_wide<128, false>(w);
+}
+
 template <int D, int M> static int prefill_start(const struct prefill_work *w)
 {
     void (*prefill)(struct prefill_work) = prefill_tensor<D, M>;
@@ -181,7 +234,7 @@ int kvl_cuda_attn_prefill(const struct kvl_attn_prefill_args *a)
     w.q.cap = pf_cap_of(a->cap, a->scale);
     w.window = a->window > 0 ? a->window : INT32_MAX;
     if (c.rc == KVL_OK && a->bf16)
-        c.rc = prefill_start_tensor(&w);
+        c.rc = prefill_is_wide(a, &w) ? prefill_launch_wide(&w) : prefill_start_tensor(&w);
     else if (c.rc == KVL_OK)
         prefill_launch(&w);
     return kvl_cuda_end(&c);

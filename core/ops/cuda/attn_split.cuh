@@ -1,13 +1,11 @@
 /* attn_split.cuh - attn_decode: one split of a list for some query heads of a job.
  *
- * A block goes over its split in three steps with barriers between them; other blocks of the SM keep
- * memory busy meanwhile:
+ * Here is what all splits share, and decode_any, which takes every list: repositioned, given keys too, a warp per slot
+ * and two channels per lane, in three steps with barriers between them:
  *   rows    the address of every row, from runs or pages and the lane's table
- *   logits  keys; eight channels per lane, several slots per warp at a time.  The sums over lanes leave
- *           every lane with a logit of its own
- *   values  the same mapping; the softmax of the whole split is known by then, nothing is rescaled
- * Lists of 16-bit elements or q8_0 with head_dim 64 or 128 take decode_fast; everything else, repositioned and
- * given keys too, takes decode_any, a warp per slot and two channels per lane. */
+ *   logits  keys; the sums over lanes leave every lane with a logit of its own
+ *   values  the softmax of the whole split is known by then, nothing is rescaled
+ * attn_fast.cuh has decode_fast, for the common lists. */
 #ifndef KVL_ATTN_SPLIT_CUH
 #define KVL_ATTN_SPLIT_CUH
 
@@ -16,7 +14,7 @@
 enum {
     DECODE_THREADS = 256,
     DECODE_WARPS = DECODE_THREADS / KVL_WARP,
-    SPLIT_MAX = 512,
+    SPLIT_MAX = 1024,
     UNROLL = 4,    /* rows that a lane has on the way */
     ANY_HEADS = 4, /* heads of a block of decode_any */
     TILE = 128,    /* columns of values at a time there, and in the merge */
@@ -58,19 +56,18 @@ struct decode_params {
     struct decode_part *part;
     float scale, cap;       /* cap 0: none */
     int32_t head_dim, half; /* half: pairs of a head */
+    int32_t ahead;          /* steps that warps of decode_fast ask for */
     int32_t block_shift;
     uint32_t off[3]; /* of parts in a block */
 };
 
 static_assert(sizeof(struct decode_params) <= 4096, "too many jobs in a launch");
 
-/* Short lists in small splits, so that a GPU is full with 8 of them at once: 2048 slots give 256 blocks.
- * Long ones in large splits, for few partial results. */
+/* 32 splits, so that 8 kv heads fill a GPU once with two blocks an SM, between 64 and SPLIT_MAX slots each. */
 static __host__ __device__ inline int32_t decode_split_of(int32_t n_slots)
 {
-    if (n_slots <= 4096) return 64;
-    if (n_slots <= 8192) return 128;
-    return n_slots <= 16384 ? 256 : SPLIT_MAX;
+    int32_t split = (n_slots + 32 * 64 - 1) / (32 * 64) * 64;
+    return split < 64 ? 64 : split < SPLIT_MAX ? split : SPLIT_MAX;
 }
 
 static __host__ __device__ inline int32_t decode_splits(int32_t n_slots)
@@ -94,7 +91,7 @@ struct decode_shared {
     const uint8_t **row; /* [split] addresses of rows in part 0 of their block */
     float *q;            /* [heads][head_dim] */
     float *p;            /* [split][heads] the runs of the split, then logits, then weights */
-    float *sum;          /* [DECODE_WARPS][heads][columns]; decode_fast: over all others */
+    float *sum;          /* [DECODE_WARPS][heads][columns] */
 };
 
 static __device__ inline struct decode_shared decode_cut(uint8_t *bytes, int32_t split,
@@ -104,7 +101,7 @@ static __device__ inline struct decode_shared decode_cut(uint8_t *bytes, int32_t
     s.row = reinterpret_cast<const uint8_t **>(bytes);
     s.q = reinterpret_cast<float *>(bytes + (size_t)split * sizeof(uint8_t *));
     s.p = s.q + heads * head_dim;
-    s.sum = reinterpret_cast<float *>(bytes);
+    s.sum = NULL;
     return s;
 }
 
@@ -220,135 +217,6 @@ static __device__ inline void decode_store(const struct decode_params &a,
     }
 }
 
-/* ---- decode_fast: 16-bit elements or q8_0, head_dim D, G heads -------------------------------- */
-
-template <int D, int G> struct decode_map {
-    enum {
-        LANES = D / 8,                              /* that share a row */
-        GROUPS = KVL_WARP / LANES,                  /* rows of a warp side by side */
-        STEP = GROUPS * UNROLL,                     /* rows of a warp at a time */
-        LOGITS = UNROLL * G,                        /* of a group at a time */
-        HELD = LOGITS > LANES ? LOGITS / LANES : 1, /* of these in one lane in the end */
-        SUMS = G * 8 / GROUPS,                      /* of values in one lane in the end */
-        BLOCKS = G == 8              ? 2
-                 : G == 4 && D == 64 ? 3
-                                     : 4 /* of an SM: as many as nothing spills for */
-    };
-};
-
-/* The rows i0 + u * groups of a lane's group; beyond the end the last one again. */
-template <class T>
-static __device__ inline void decode_load(struct kvl_eight *x, const uint8_t *const *row,
-                                          size_t off, int32_t l, int32_t i0, int32_t groups,
-                                          int32_t n)
-{
-#pragma unroll
-    for (int u = 0; u < UNROLL; u++)
-        x[u] = kvl_load_eight<T>(row[min(i0 + u * groups, n - 1)] + off, l);
-}
-
-template <class T, int D, int G>
-static __device__ inline void decode_logits(const struct decode_params &a,
-                                            const struct decode_split &s,
-                                            const struct decode_shared &m)
-{
-    typedef struct decode_map<D, G> map;
-    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    int32_t group = lane / map::LANES, l = lane % map::LANES;
-    size_t off = a.off[KVL_PART_K];
-    for (int32_t t = warp * map::STEP; t < s.n; t += DECODE_WARPS * map::STEP) {
-        struct kvl_eight k[UNROLL];
-        float x[map::LOGITS];
-        decode_load<T>(k, m.row, off, l, t + group, map::GROUPS, s.n);
-#pragma unroll
-        for (int h = 0; h < G; h++) {
-            float q[8];
-#pragma unroll
-            for (int e = 0; e < 8; e++) q[e] = m.q[h * D + l * 8 + e];
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++) {
-                float dot = 0;
-#pragma unroll
-                for (int e = 0; e < 8; e++) dot = fmaf(q[e], kvl_eight_at<T>(k[u], e), dot);
-                x[u * G + h] = dot;
-            }
-        }
-        kvl_fold<map::LOGITS, map::LANES, 1>(x);
-#pragma unroll
-        for (int r = 0; r < map::HELD; r++) {
-            int32_t v = l * map::LOGITS / map::LANES + r;
-            int32_t i = t + v / G * map::GROUPS + group;
-            if (l * map::LOGITS % map::LANES == 0 && i < s.n)
-                m.p[i * G + v % G] = decode_weighted(a, s, i, x[r]);
-        }
-    }
-}
-
-/* x holds the first rows already: they were asked for before the softmax. */
-template <class T, int D, int G>
-static __device__ inline void
-decode_values(const struct decode_params &a, const struct decode_split &s,
-              const struct decode_shared &m, struct kvl_eight *x, float *acc)
-{
-    typedef struct decode_map<D, G> map;
-    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    int32_t group = lane / map::LANES, l = lane % map::LANES, t0 = warp * map::STEP;
-    size_t off = a.off[KVL_PART_V];
-#pragma unroll
-    for (int i = 0; i < G * 8; i++) acc[i] = 0;
-    for (int32_t t = t0; t < s.n; t += DECODE_WARPS * map::STEP) {
-        if (t > t0) decode_load<T>(x, m.row, off, l, t + group, map::GROUPS, s.n);
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-            float p[G], any = 0;
-#pragma unroll
-            for (int h = 0; h < G; h++) any += p[h] = m.p[(t + u * map::GROUPS + group) * G + h];
-            if (any == 0) continue; /* an unread slot may hold anything */
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                float v = kvl_eight_at<T>(x[u], e);
-#pragma unroll
-                for (int h = 0; h < G; h++) acc[h * 8 + e] = fmaf(p[h], v, acc[h * 8 + e]);
-            }
-        }
-    }
-}
-
-template <class T, int D, int G>
-static __global__ void __launch_bounds__(DECODE_THREADS, decode_map<D, G>::BLOCKS)
-    decode_fast(const __grid_constant__ struct decode_params a)
-{
-    typedef struct decode_map<D, G> map;
-    struct decode_split s;
-    KVL_SHARED(uint8_t, bytes);
-    if (!decode_find(a, G, &s) || !s.job->fast) return; /* whole blocks */
-    struct decode_shared m = decode_cut(bytes, s.split, G, D);
-    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    int32_t group = lane / map::LANES, l = lane % map::LANES;
-    for (int32_t i = (int32_t)threadIdx.x; i < G * D; i += DECODE_THREADS)
-        m.q[i] = i / D < s.n_h ? s.job->q[s.h0 * D + i] * a.scale : 0;
-    decode_rows(a, s, m, kvl_row_bytes<T>(D));
-    decode_logits<T, D, G>(a, s, m);
-    struct kvl_eight v[UNROLL];
-    if (s.job->out)
-        decode_load<T>(v, m.row, a.off[KVL_PART_V], l, warp * map::STEP + group, map::GROUPS, s.n);
-    __syncthreads();
-    decode_softmax(a, s, m.p, G, (s.n + map::STEP - 1) / map::STEP * map::STEP);
-    __syncthreads();
-    if (!s.job->out) return;
-    float acc[G * 8];
-    decode_values<T, D, G>(a, s, m, v, acc);
-    kvl_fold<G * 8, map::GROUPS, map::LANES>(acc);
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < map::SUMS; i++) {
-        int32_t at = group * map::SUMS + i;
-        m.sum[(warp * G + at / 8) * D + l * 8 + at % 8] = acc[i];
-    }
-    __syncthreads();
-    decode_store(a, s, m.sum, G, D, 0, D);
-}
-
 /* ---- decode_any ---------------------------------------------------------------------------------- */
 
 /* Queries to shared memory, turned to q_pos where keys are raw. */
@@ -451,7 +319,7 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     if (!decode_find(a, ANY_HEADS, &s) || s.job->fast) return; /* whole blocks */
     struct decode_shared m = decode_cut(bytes, s.split, ANY_HEADS, a.head_dim);
     int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
-    m.sum = m.p + s.split * ANY_HEADS; /* weights are read for every tile of columns */
+    m.sum = m.p + s.split * ANY_HEADS;
     any_queries(a, s, m.q);
     decode_rows(a, s, m, kvl_row_bytes<T>(a.head_dim));
     any_logits<T>(a, s, m);

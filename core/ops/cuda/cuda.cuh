@@ -11,7 +11,7 @@
  * Kernels use the common ground of nvcc and of the host emulation of the tests (KVL_CUDA_HOST): at most 3-d
  * grids and blocks, KVL_SHARED / __shared__, __syncthreads, __syncwarp, warp shuffles, votes and reductions
  * by shuffles, integer atomics, __half, __nv_bfloat16 and their conversions, fmaf, expf and the like.  Inline
- * PTX and tensor cores are in mma.cuh alone, with a stand-in there.  No cooperative groups, no thrust, no
+ * PTX and tensor cores are in mma.cuh and wgmma.cuh alone, with stand-ins there.  No cooperative groups, no thrust, no
  * recursion, no device malloc, no textures, no early return before a barrier that others of the block
  * reach.  nvcc fuses nothing by itself (-fmad=false), and neither does the emulation: a sum of products that should
  * be fused says fmaf.  Results must not depend on the order in which blocks run: no atomics on floats, partial results are
@@ -49,6 +49,10 @@ cudaStream_t kvl_cuda_launch(const char *kernel);
 /* Remembers the first error; KVL_OK, KVL_ENOMEM or KVL_EDEVICE. */
 int kvl_cuda_check(cudaError_t e, const char *what);
 int kvl_cuda_sync(void);
+/* Whether the GPU and what was built for it have the instructions of wgmma.cuh. */
+bool kvl_cuda_has_wgmma(void);
+/* Shared memory that a block may have. */
+int32_t kvl_cuda_block_bytes(void);
 
 /* ---- one call of an operator ------------------------------------------------------------------- */
 

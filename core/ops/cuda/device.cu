@@ -140,11 +140,31 @@ static int open_select(void)
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, rt->gpu), "asking"));
     KVL_TRY(kvl_cuda_check(
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, rt->gpu), "asking"));
+    rt->compute_major = major;
+    rt->compute_minor = minor;
+    KVL_TRY(kvl_cuda_check(
+        cudaDeviceGetAttribute(&rt->block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, rt->gpu),
+        "asking"));
     if (major < COMPUTE_MAJOR_MIN)
         return kvl_cuda_fail("device cuda: the GPU has compute capability %d.%d, want %d.0 or "
                              "more; use another GPU, or --device cpu",
                              major, minor, COMPUTE_MAJOR_MIN);
     return KVL_OK;
+}
+
+/* KVL_CUDA_SM90A: kernels were built for sm_90a (CMakeLists.txt). */
+#ifdef KVL_CUDA_HOST
+#define KVL_CUDA_SM90A 1
+#endif
+
+bool kvl_cuda_has_wgmma(void)
+{
+    return KVL_CUDA_SM90A && kvl_cuda_rt.compute_major == 9 && kvl_cuda_rt.compute_minor == 0;
+}
+
+int32_t kvl_cuda_block_bytes(void)
+{
+    return kvl_cuda_rt.block_bytes;
 }
 
 static int open_streams(void)

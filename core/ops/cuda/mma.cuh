@@ -1,4 +1,4 @@
-/* mma.cuh - tensor cores and asynchronous copies: the only inline PTX.  Under the host emulation (KVL_CUDA_HOST)
+/* mma.cuh - tensor cores and asynchronous copies: with wgmma.cuh the only inline PTX.  Under the host emulation (KVL_CUDA_HOST)
  * stand-ins with the same layouts and the same order of events.
  *
  * Layouts, of lane l = 4 g + t of a warp; a register holds two 16-bit elements, the lower index low:
@@ -63,6 +63,16 @@ static __device__ inline void kvl_copy_async(void *to, const void *from, bool is
 static __device__ inline void kvl_copy_wait(void)
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* Ends a group of the thread's own copies, and waits for all but its N newest groups. */
+static __device__ inline void kvl_copy_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> static __device__ inline void kvl_copy_wait_but(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 /* 2^x, flushing what is below the normal numbers. */
@@ -149,8 +159,9 @@ enum { KVL_COPIES = 256 };
 static struct {
     void *to;
     const void *from;
+    int group;
 } kvl_copies[1024][KVL_COPIES];
-static int kvl_n_copies[1024];
+static int kvl_n_copies[1024], kvl_copy_group[1024];
 
 static inline void kvl_copy_async(void *to, const void *from, bool is)
 {
@@ -159,18 +170,35 @@ static inline void kvl_copy_async(void *to, const void *from, bool is)
     assert(n < KVL_COPIES && (uintptr_t)to % 16 == 0 && from && (uintptr_t)from % 16 == 0);
     kvl_copies[thread][n].to = to;
     kvl_copies[thread][n].from = is ? from : NULL;
+    kvl_copies[thread][n].group = kvl_copy_group[thread];
     memset(to, 0xff, 16);
 }
-static inline void kvl_copy_wait(void)
+static inline void kvl_copy_commit(void)
+{
+    kvl_copy_group[threadIdx.x]++;
+}
+/* Those of groups before `end`. */
+static inline void kvl_copy_run(int end)
 {
     unsigned thread = threadIdx.x;
+    int left = 0;
     for (int i = 0; i < kvl_n_copies[thread]; i++) {
-        if (kvl_copies[thread][i].from)
+        if (kvl_copies[thread][i].group >= end)
+            kvl_copies[thread][left++] = kvl_copies[thread][i];
+        else if (kvl_copies[thread][i].from)
             memcpy(kvl_copies[thread][i].to, kvl_copies[thread][i].from, 16);
         else
             memset(kvl_copies[thread][i].to, 0, 16);
     }
-    kvl_n_copies[thread] = 0;
+    kvl_n_copies[thread] = left;
+}
+static inline void kvl_copy_wait(void)
+{
+    kvl_copy_run(kvl_copy_group[threadIdx.x] + 1);
+}
+template <int N> static inline void kvl_copy_wait_but(void)
+{
+    kvl_copy_run(kvl_copy_group[threadIdx.x] - N);
 }
 
 static inline float kvl_exp2(float x)

@@ -30,6 +30,7 @@ struct kvl_cuda_runtime {
     char error[512];
     const char *op_name, *kernel_name; /* under way, or the last one; NULL: none yet */
     int32_t gpu;
+    int32_t compute_major, compute_minor, block_bytes;
     cudaStream_t stream[KVL_STREAMS];
     enum kvl_stream launches; /* where kernels go: MAIN, but for those of kv_gather */
     bool busy[KVL_STREAMS];   /* was given work since the last sync */

@@ -4,7 +4,7 @@
 #   $1 the test, $2 the sources
 set -euo pipefail
 files='attn_decode.cu'
-[ -z "${KVL_LONG-}" ] || files+=' attn_split.cuh'
+[ -z "${KVL_LONG-}" ] || files+=' attn_split.cuh attn_fast.cuh'
 export KVL_EMU_GUARD=0
 unset KVL_EMU_EVERY
 n=0

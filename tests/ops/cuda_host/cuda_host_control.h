@@ -7,6 +7,7 @@
  *   KVL_EMU_EAGER=1      work runs when it is given, instead of when somebody waits for it
  *   KVL_EMU_DEVICES=n    so many GPUs, of which a process has memory and work on the one that it chose (default 1); 0: none,
  *                        cudaErrorNoDevice
+ *   KVL_EMU_GENERATION=n compute capability n.0 (default 9)
  *   KVL_EMU_CHOSEN=file  a line with the number of every GPU that is chosen is added to it
  *   KVL_EMU_GRAPHS=0     captures are refused: cudaErrorNotSupported
  *   KVL_EMU_FAIL=what:n:error   the n-th call of a kind from now on (1 = the next) gives this error; `what`

@@ -358,12 +358,13 @@ void store(const unsigned char *p, size_t n, uint32_t at)
 void atomic(const unsigned char *p, size_t n, uint32_t at)
 {
     struct access a;
-    if (!access_of(p, n, at, &a)) return;
-    each_cell(&a, [&](struct cell *c, const unsigned char *q) {
+    auto change = [&](struct cell *c, const unsigned char *q) {
         if (!settled_reads(c, a.first)) race(q, "changes", at, "loaded", c, false);
         if (!c->atomic && !settled_write(c, a.first)) race(q, "changes", at, "stored", c, true);
         note_write(c, at, true);
-    });
+    };
+    if (access_of(p, n, at, &a))
+        each_cell(&a, change); /* not of a __device__ variable, which orders all the same */
     std::vector<struct release> &r = released[(uintptr_t)p];
     if (!r.empty()) got.push_back({ &r, r.size(), epoch, (uint16_t)me });
     if (fence_block[me] == block) r.push_back({ block, fence_epoch[me], (uint16_t)me });

@@ -7,7 +7,20 @@
 
 namespace
 {
-enum { SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024 };
+enum { SHARED_DEFAULT = 48 * 1024, SHARED_MOST = 227 * 1024, SHARED_OLDER = 99 * 1024 };
+
+static int generation(void)
+{
+    const char *text = getenv("KVL_EMU_GENERATION");
+    return text ? atoi(text) : 9;
+}
+
+/* Of a block: older generations have less. */
+static int shared_most(void)
+{
+    return generation() < 9 ? SHARED_OLDER : SHARED_MOST;
+}
+
 /* Of kernels that asked for more. */
 std::map<const void *, size_t> &shared_limits = *new std::map<const void *, size_t>();
 int device_chosen;
@@ -64,7 +77,7 @@ cudaError_t kvl_emu_func_attribute(const void *fn, enum cudaFuncAttribute attr, 
 {
     cudaError_t e = kvl_emu_enter(KVL_EMU_CALLS);
     if (e != cudaSuccess || attr != cudaFuncAttributeMaxDynamicSharedMemorySize) return e;
-    if (value < 0 || value > SHARED_MOST) return kvl_emu_return(cudaErrorInvalidValue);
+    if (value < 0 || value > shared_most()) return kvl_emu_return(cudaErrorInvalidValue);
     shared_limits[fn] = (size_t)value;
     return cudaSuccess;
 }
@@ -292,7 +305,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
     switch (attr) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = SHARED_DEFAULT; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_MOST; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = shared_most(); break;
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 228 * 1024; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxRegistersPerBlock: *value = 65536; break;
@@ -306,7 +319,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrManagedMemory: *value = 1; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = generation(); break;
     case cudaDevAttrIntegrated:
     case cudaDevAttrComputeMode:
     case cudaDevAttrPageableMemoryAccess:
@@ -326,7 +339,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     snprintf(prop->name, sizeof prop->name, "emulated GPU");
     cudaMemGetInfo(&free_bytes, &prop->totalGlobalMem);
     prop->sharedMemPerBlock = SHARED_DEFAULT;
-    prop->sharedMemPerBlockOptin = SHARED_MOST;
+    prop->sharedMemPerBlockOptin = (size_t)shared_most();
     prop->sharedMemPerMultiprocessor = 228 * 1024;
     prop->reservedSharedMemPerBlock = 1024;
     prop->major = 9;

@@ -1,0 +1,94 @@
+/* Keys channel by channel: the copy, and scores by some of the channels over rows that lie in two pieces. */
+#include "channels.h"
+
+#include <math.h>
+
+int kvl_plan_channels(struct kvl_plan *plan, int32_t *table)
+{
+    return kvl_plan_table(plan, table, .unit = KVL_META_PAGE, .unit_tok = KVL_CHANNEL_PAGE,
+                          .row_elems = KVL_CHANNEL_PAGE * plan->shape->head_dim,
+                          .elem = KVL_META_KEY);
+}
+
+int kvl_channels_put(const struct kvl_pctx *ctx, int32_t table, const struct kvl_step *step,
+                     const float *k)
+{
+    struct kvl_meta_view keys;
+    KVL_TRY(kvl_meta_from(ctx, table, step->layer, step->pos / KVL_CHANNEL_PAGE, &keys));
+    return ctx->ops->channel_put(
+        &(struct kvl_channel_put_args){ .keys = keys.data,
+                                        .type = keys.type,
+                                        .head_stride = keys.head_stride,
+                                        .k = k,
+                                        .pos0 = step->pos % KVL_CHANNEL_PAGE,
+                                        .n = step->n_tok,
+                                        .n_kv_heads = ctx->shape->n_kv_heads,
+                                        .head_dim = ctx->shape->head_dim,
+                                        .page_tok = KVL_CHANNEL_PAGE });
+}
+
+/* The softmax over two parts, from their largest scores and sums. */
+static void channels_merge(const struct kvl_channel_scores *s, const float *max, const float *sum,
+                           int32_t n_heads)
+{
+    for (int32_t h = 0; h < n_heads; h++) {
+        float most = KVL_MAX(s->max[h], max[h]);
+        s->sum[h] = s->sum[h] * expf(s->max[h] - most) + sum[h] * expf(max[h] - most);
+        s->max[h] = most;
+    }
+}
+
+/* Of a model that caps logits: scores, and what is known of them, anew. */
+static int channels_cap(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s)
+{
+    int32_t n_heads = ctx->shape->n_heads;
+    if (!(ctx->shape->cap > 0)) return KVL_OK;
+    KVL_TRY(kvl_cap(ctx, s->score, (size_t)n_heads * (size_t)s->n));
+    KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
+    for (int32_t h = 0; h < n_heads; h++) {
+        const float *score = s->score + (size_t)h * (size_t)s->n;
+        s->max[h] = -INFINITY;
+        s->sum[h] = 0;
+        for (int32_t i = 0; i < s->n; i++) s->max[h] = fmaxf(s->max[h], score[i]);
+        for (int32_t i = 0; i < s->n; i++) s->sum[h] += expf(score[i] - s->max[h]);
+    }
+    return KVL_OK;
+}
+
+int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s)
+{
+    const struct kvl_shape *sh = ctx->shape;
+    struct kvl_meta_part part[2];
+    float *max, *sum;
+    int32_t n_pages = (s->n + KVL_CHANNEL_PAGE - 1) / KVL_CHANNEL_PAGE;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &max));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &sum));
+    KVL_TRY(kvl_meta_peek(ctx, s->table, s->layer, n_pages, part));
+    KVL_TRY(kvl_meta_count(ctx, s->table, (int64_t)s->n * s->n_channels * sh->n_kv_heads));
+    for (int32_t h = 0; h < sh->n_heads; h++) s->max[h] = -INFINITY, s->sum[h] = 0;
+    for (int32_t i = 0, at = 0; i < 2; at += part[i].n_rows * KVL_CHANNEL_PAGE, i++) {
+        if (part[i].n_rows == 0) continue;
+        struct kvl_channel_scores_args args = {
+            .score = s->score + at,
+            .score_stride = (size_t)s->n,
+            .max = max,
+            .sum = sum,
+            .q = s->q,
+            .factor = s->factor,
+            .channel = s->channel,
+            .keys = part[i].data,
+            .type = part[i].type,
+            .head_stride = part[i].head_stride,
+            .n_tok = KVL_MIN(part[i].n_rows * KVL_CHANNEL_PAGE, s->n - at),
+            .page_tok = KVL_CHANNEL_PAGE,
+            .n_channels = s->n_channels,
+            .n_heads = sh->n_heads,
+            .n_kv_heads = sh->n_kv_heads,
+            .head_dim = sh->head_dim,
+        };
+        KVL_TRY(ctx->ops->channel_scores(&args));
+        KVL_TRY(kvl_look(ctx));
+        channels_merge(s, max, sum, sh->n_heads);
+    }
+    return channels_cap(ctx, s);
+}

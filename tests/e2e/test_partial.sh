@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# test_partial.sh - whatever shows a log of half a sweep says so: how many cells of how many; of a whole one nothing.
+#   $1 the program, $2 the sources
+set -euo pipefail
+program=$1
+source_dir=$2
+. "$source_dir/tests/e2e/sweep_lib.sh"
+command -v jq >/dev/null || { echo "test_partial: skipped, no jq"; exit 77; }
+cd "$work"
+
+"$program" run --model "$model" --threads 1 --quiet --task passkey:keys=2 --length 256 --contexts 2 \
+    --policy full,quest,random --budget 64 --log whole.zst >out 2>err || fail "a sweep"
+# As if it had been stopped in the third cell.
+last=$(lines_of whole.zst | jq -r 'select(.kind == "cell" and .policy == "random").cell')
+lines_of whole.zst | jq -c --arg last "$last" 'select(.kind != "cell" or .cell != $last)' | zstd -q >half.zst
+
+says() { # says WHAT COMMAND...: in what it prints, or in the message beside it
+    local what=$1
+    shift
+    "$program" "$@" >out 2>err || fail "$what"
+    cat err >>out
+    grep -qi 'not complete: 2 of 3 cells' out || fail "$what of half a sweep does not say so"
+    [ "$(grep -ci 'not complete' out)" = 1 ] || fail "$what says it more than once"
+    "$program" "${@//half/whole}" >out 2>err || fail "$what of a whole sweep"
+    ! grep -qi 'not complete' out err || fail "$what of a whole sweep calls it half"
+}
+says report report half.zst
+says summary report half.zst --summary
+says "a table by length" report half.zst --by length
+says "a table of evidence" report half.zst --evidence
+says CSV report half.zst --csv
+says export export half.zst
+says "export of samples" export half.zst --kind sample --format jsonl
+says plot plot accuracy_budget half.zst --format svg --out plots
+says "compare of policies" compare full quest half.zst
+"$program" compare half.zst whole.zst >out 2>err || fail "compare of logs"
+equal "the log that is half" "kvlab: the first log is not complete: 2 of 3 cells; the same sweep goes on" "$(cat err)"
+"$program" report half.zst --html half.html >out
+grep -q 'Not complete: 2 of 3 cells' half.html || fail "the page does not say so"
+"$program" report whole.zst --html whole.html >out
+! grep -q 'Not complete' whole.html || fail "the page of a whole sweep calls it half"
