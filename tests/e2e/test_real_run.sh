@@ -34,7 +34,7 @@ real() {
         --set speed.lengths=512 --set speed.repeats=1 --set speed.steps=4 "$@" >"$work/said" 2>"$work/err"
 }
 real || fail "real.sh"
-for file in real.jsonl.zst real.html; do [ -s "$work/out/$file" ] || fail "no $file"; done
+for made in real.jsonl.zst real.html; do [ -s "$work/out/$made" ] || fail "no $made"; done
 ! command -v gnuplot >/dev/null || [ -s "$work/out/accuracy_budget.png" ] || fail "no accuracy_budget.png"
 "$program" export "$work/out/real.jsonl.zst" --format jsonl --out "$work/cells"
 # share POLICY: of right answers, over its cells
