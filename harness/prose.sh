@@ -29,28 +29,47 @@ prose_find() {
     IFS=: read -r name package member what <<<"$row"
 }
 
-# A file of Debian's package on standard output, as text.  Objects of R are texts in a stream of zlib: its strings.
+# A file of the package as text.  R keeps its objects one behind the other: a length, a stream of zlib, and in it (R's
+# XDR, "R Internals" 1.8) a vector of strings, one for each line of a novel.
 prose_text() {
     python3 - "$1" <<'END'
 import gzip, struct, sys, zlib
+
+def lines(text):
+    at = 2  # "X\n"
+    def number():
+        nonlocal at
+        at += 4
+        return struct.unpack(">i", text[at - 4:at])[0]
+    version, _, _ = number(), number(), number()
+    if version == 3:
+        size = number()  # of the name of an encoding
+        at += size
+    kind, n = number() & 255, number()
+    if kind != 16:
+        raise ValueError(f"an object of kind {kind}, want 16, strings")
+    for _ in range(n):
+        number()
+        size = max(0, number())
+        yield text[at:at + size]
+        at += size
+
 name = sys.argv[1]
-out = sys.stdout.buffer
-if name.endswith(".gz"):
-    out.write(gzip.open(name).read())
-    sys.exit()
-data, at = open(name, "rb").read(), 0
-while at < len(data):
-    unpack = zlib.decompressobj()
-    text = unpack.decompress(data[at + 4:])
-    at = len(data) - len(unpack.unused_data)
-    i = 0
-    while (i := text.find(b"\x00\x09", i)) >= 0:  # a string: its kind, its length, its bytes
-        size = struct.unpack(">i", text[i + 2:i + 6])[0] if i + 6 <= len(text) else -1
-        if text[i - 2:i - 1] == b"\x00" and 0 <= size <= len(text) - i - 6:
-            out.write(text[i + 6:i + 6 + size] + b"\n")
-            i += 6 + size
-        else:
-            i += 1
+try:
+    data, at = open(name, "rb").read(), 0
+    if name.endswith(".gz"):
+        sys.stdout.buffer.write(gzip.decompress(data))
+        at = len(data)
+    while at < len(data):
+        stream = zlib.decompressobj()
+        text = stream.decompress(data[at + 4:])
+        if not stream.eof:
+            raise ValueError("it is cut")
+        for line in lines(text):
+            sys.stdout.buffer.write(line + b"\n")
+        at = len(data) - len(stream.unused_data)
+except (OSError, EOFError, ValueError, struct.error, zlib.error) as why:
+    sys.exit(f"kvlab: {name}: cannot be read ({why})")
 END
 }
 
@@ -64,7 +83,7 @@ prose_get() {
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     if [ -n "${KVLAB_PACKAGES-}" ]; then
-        deb=$(find "$KVLAB_PACKAGES" -name "${package}_*.deb" | head -n 1)
+        deb=$(find "$KVLAB_PACKAGES" -name "${package}_*.deb" 2>/dev/null | head -n 1) || true
     else
         kvl_say "$name: Debian's package $package"
         (cd "$work" && apt-get download "$package" >apt.log 2>&1) || true
@@ -73,7 +92,7 @@ prose_get() {
     [ -n "$deb" ] || kvl_die "$name: package $package cannot be had: want a network and apt-get update, or a text file of yours"
     dpkg-deb -x "$deb" "$work/at" 2>/dev/null && [ -f "$work/at/$member" ] ||
         { kvl_say "$deb: no package with $member"; exit 3; }
-    prose_text "$work/at/$member" >"$work/text"
+    prose_text "$work/at/$member" >"$work/text" || exit 3
     mv "$work/text" "$kept/$name.txt"
 }
 

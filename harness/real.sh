@@ -7,42 +7,51 @@
 #   harness/real.sh --fresh        forgets earlier results of it
 #   harness/real.sh --model MODEL  another model: a name of harness/models.sh, or a file or folder of yours;
 #                                  results in out/real-NAME/.  Tasks that it cannot do are marked in the table.
+#   harness/real.sh --out DIR      results in DIR
+#   harness/real.sh --no-tables    without tables: methods that want some measure on each context
+#   harness/real.sh ... -- OPTION...   options for kvlab sweep: --set contexts=4
+#
+# KVLAB=PATH takes that program instead of building one.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 model=smollm2-135m
 fresh=
+tables=1
+out=
+options=()
 while [ $# -gt 0 ]; do
     case $1 in
     --fresh) fresh=1 ;;
+    --no-tables) tables= ;;
     --model) [ $# -gt 1 ] || { kvl_say "--model wants a name, a file or a folder"; exit 2; }; model=$2; shift ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --out) [ $# -gt 1 ] || { kvl_say "--out wants a folder"; exit 2; }; out=$2; shift ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --) shift; options=("$@"); break ;;
     *) kvl_say "unknown option $1, see --help"; exit 2 ;;
     esac
     shift
 done
 
-out=$kvl_root/out/real
 if [ -e "$model" ]; then
-    name=$(basename "$model" .gguf)
-    out+=-$name
-    file=$(realpath "$model")
+    file=$(realpath -s "$model") name=-$(basename "$model" .gguf)
 else
-    [ "$model" = smollm2-135m ] || out+=-$model
-    file=$("$kvl_root/harness/models.sh" --path "$model")
+    file=$("$kvl_root/harness/models.sh" --path "$model") name=-$model
 fi
-[ -z "$fresh" ] || rm -rf "$out"
+[ "$model" = smollm2-135m ] && name=
+[ -n "$out" ] || out=$kvl_root/out/real$name
+[ -z "$fresh" ] || rm -f "$out"/real.jsonl.zst
 mkdir -p "$out"
 
 kvl_find_kvlab
 # Beside the model, where methods find them.
-if [ ! -e "${file%.gguf}.tables" ]; then
+if [ -n "$tables" ] && [ ! -e "${file%.gguf}.tables" ]; then
     kvl_say "tables of layers and heads"
-    "$kvlab" tables --length 1024,2048 --task things --task niah_multikey "$file" >"$out/tables.txt" ||
+    "$kvlab" tables --length 1024 --contexts 1 --task things --task niah_multikey "$file" >"$out/tables.txt" ||
         kvl_say "methods measure on each context instead"
 fi
 log=$out/real.jsonl.zst
-"$kvlab" sweep "$kvl_root/harness/sweeps/real.yaml" --model "$file" --log "$log"
+"$kvlab" sweep "$kvl_root/harness/sweeps/real.yaml" --model "$file" --log "$log" "${options[@]}"
 "$kvlab" plot accuracy_budget "$log" --out "$out"
 "$kvlab" report "$log" --html "$out/real.html"
 kvl_say "$out/real.html, $out/accuracy_budget.png"
