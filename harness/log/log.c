@@ -91,20 +91,26 @@ static void lock_note(const struct kvl_log *log)
     if (fd >= 0) close(fd);
 }
 
+/* The first line of the note, "" when there is none: beside a log of somebody else's anything may stand, so that no link
+ * is followed and only a file is read. */
+static void lock_holder(const struct kvl_log *log, char *out, size_t size)
+{
+    int fd = open(log->note, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    struct stat st;
+    ssize_t n = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? read(fd, out, size - 1) : 0;
+    out[KVL_MAX(n, 0)] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    if (fd >= 0) close(fd);
+}
+
 static int lock_refused(const struct kvl_log *log, int error, struct kvl_err *err)
 {
     if (error != EACCES && error != EAGAIN)
         return kvl_fail(err, KVL_EIO, "%s: cannot lock: %s", log->path, strerror(error));
-    struct kvl_buf note = { 0 };
-    const char *holder = "unknown";
-    if (kvl_read_file(log->note, 4096, &note, NULL) == KVL_OK && note.len) {
-        note.data[strcspn(note.data, "\n")] = '\0';
-        holder = note.data;
-    }
-    kvl_fail(err, KVL_ELOG, "%s: another process writes to it (%s); wait or use another log",
-             log->path, holder);
-    kvl_buf_free(&note);
-    return KVL_ELOG;
+    char holder[400];
+    lock_holder(log, holder, sizeof holder);
+    return kvl_fail(err, KVL_ELOG, "%s: another process writes to it (%s); wait or use another log",
+                    log->path, holder[0] ? holder : "unknown");
 }
 
 /* Held by the open file, not by the process: reading the log here does not drop it, and the kernel

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -333,7 +334,6 @@ static void test_refused(void **state)
 static void test_hostile(void **state)
 {
     struct config_test t;
-    struct kvl_buf deep = { 0 };
     (void)state;
     config_open(&t);
     assert_int_equal(config_load(&t, "model: [\n"), KVL_EINVAL);
@@ -341,13 +341,52 @@ static void test_hostile(void **state)
     assert_int_equal(config_load_bytes(&t, "model: \xff\xfe\n", 10), KVL_EINVAL);
     assert_int_equal(config_load(&t, "lengths: &a [*a]\n"), KVL_EINVAL);
     assert_int_equal(config_load(&t, "\xef\xbb\xbf" CONFIG_HEAD "lengths: 64\n"), KVL_OK);
-    for (int i = 0; i < 10000; i++) assert_int_equal(kvl_buf_adds(&deep, "["), KVL_OK);
-    assert_int_equal(config_load(&t, deep.data), KVL_EINVAL);
-    kvl_buf_free(&deep);
     kvl_err_clear(&t.err);
     assert_int_equal(kvl_sweep_load("/nowhere/x.yaml", NULL, t.registry, NULL, 0, &t.s, &t.err),
                      KVL_EINVAL);
     assert_string_equal(t.err.msg, "/nowhere/x.yaml: cannot open: No such file or directory");
+    config_close(&t);
+}
+
+/* `n` of the lists or mappings in one another, as a value of `lengths`. */
+static char *config_nested(struct kvl_buf *b, const char *open, const char *shut, int n)
+{
+    b->len = 0;
+    assert_int_equal(kvl_buf_adds(b, CONFIG_HEAD "lengths: "), KVL_OK);
+    for (int i = 0; i < n; i++) assert_int_equal(kvl_buf_adds(b, open), KVL_OK);
+    assert_int_equal(kvl_buf_adds(b, "64"), KVL_OK);
+    for (int i = 0; i < n; i++) assert_int_equal(kvl_buf_adds(b, shut), KVL_OK);
+    assert_int_equal(kvl_buf_adds(b, "\n"), KVL_OK);
+    return b->data;
+}
+
+/* What is nested 100,000 deep took libyaml 15 s. */
+static void test_depth(void **state)
+{
+    (void)state;
+    static const char *const kind[][2] = { { "[", "]" }, { "{a: ", "}" }, { "[{a: ", "}]" } };
+    struct config_test t;
+    struct kvl_buf b = { 0 };
+    config_open(&t);
+    for (size_t k = 0; k < sizeof kind / sizeof kind[0]; k++) {
+        int levels = (int)strlen(kind[k][1]); /* of one of them */
+        for (int n = 0; n < 4; n++) {
+            static const int depth[] = { 30, 32, 1000, 100000 }; /* the file is a mapping itself */
+            const char *text = config_nested(&b, kind[k][0], kind[k][1], depth[n] / levels);
+            clock_t start = clock();
+            int rc = config_load(&t, text);
+            assert_true(clock() - start < CLOCKS_PER_SEC);
+            assert_int_equal(rc, KVL_EINVAL);
+            bool deep = strstr(t.err.msg, ": lists and mappings nested in more than 32 others");
+            assert_int_equal(deep, depth[n] >= 32);
+        }
+    }
+    /* Indented, each on a line of its own. */
+    b.len = 0;
+    for (int i = 0; i < 300; i++) assert_int_equal(kvl_buf_printf(&b, "%*sa:\n", i, ""), KVL_OK);
+    assert_int_equal(config_load(&t, b.data), KVL_EINVAL);
+    assert_non_null(strstr(t.err.msg, ":33: lists and mappings nested in more than 32 others"));
+    kvl_buf_free(&b);
     config_close(&t);
 }
 
@@ -361,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_text_round_trip),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_depth),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,35 @@ static void test_lock(void **state)
     assert_int_equal(read_file(at("a.zst"), NULL).n, 2);
 }
 
+/* The note beside a log may be a link that somebody made: what it leads to is neither written nor shown, and what is no
+ * file is not waited for. */
+static void test_note_follows_no_link(void **state)
+{
+    (void)state;
+    spill(at("other"), "not yours\n", 10);
+    assert_int_equal(symlink(at("other"), at("a.zst.lock")), 0);
+    struct kvl_log *log = open_log(at("a.zst"));
+    struct kvl_buf b = slurp(at("other"));
+    assert_int_equal(b.len, 10);
+    assert_memory_equal(b.data, "not yours\n", 10);
+    kvl_buf_free(&b);
+    for (int fifo = 0; fifo < 2; fifo++) {
+        struct kvl_log *second = NULL;
+        struct kvl_err err = { 0 };
+        if (fifo) {
+            assert_int_equal(unlink(at("a.zst.lock")), 0);
+            assert_int_equal(mkfifo(at("a.zst.lock"), 0600), 0);
+        }
+        alarm(60);
+        assert_int_equal(kvl_log_open(at("a.zst"), NULL, NULL, NULL, &second, &err), KVL_ELOG);
+        alarm(0);
+        assert_non_null(strstr(err.msg, "another process writes to it (unknown)"));
+    }
+    kvl_log_close(log, NULL);
+    assert_int_equal(access(at("a.zst.lock"), F_OK), -1);
+    assert_int_equal(access(at("other"), F_OK), 0);
+}
+
 static void test_killed_writer_leaves_no_lock(void **state)
 {
     (void)state;
@@ -266,6 +295,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(test_lock),
+        T(test_note_follows_no_link),
         T(test_killed_writer_leaves_no_lock),
         T(test_no_space),
         T(test_deleted_meanwhile),
