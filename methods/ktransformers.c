@@ -111,7 +111,7 @@ static const struct kvl_policy ktransformers = {
     .follows = "The long-context mode as its document describes it, every option, with the "
                "tutorial's values: block 128, local 4096, 96 blocks picked in every step and "
                "layer, DYNAMIC, SHARED. The shipped configuration is "
-               "preselect_block=true,token_step=100,dense_layer_num=2,second_block_count=32. "
+               "preselect_block=true, token_step=100, dense_layer_num=2, second_block_count=32. "
                "block_size=1 with preselect is snapkv with kernel=1; QUEST with SEPARATE is quest. "
                "The errors of the published code are in the method ktransformers_code.",
     .deviations =

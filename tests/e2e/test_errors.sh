@@ -161,8 +161,8 @@ refuse_like 2 "s.yaml: lengths: $limit tokens and [0-9]+ of question and answer,
 refuse 2 's.yaml: exclude: leaves out every cell' sweep s.yaml --set 'exclude=[{length: [256, 320]}]'
 refuse 2 '--shard: "4/4": want i/n with 0 <= i < n (0/4 is the first of four)' sweep s.yaml --shard 4/4
 refuse 2 'no policy, want --policy NAME' run -m m.gguf --task passkey --length 256
-refuse 2 '--length: "12k" is no length, want 1 to 16777216 tokens' \
-    run -m m.gguf --task passkey --policy full --length 12k
+refuse 2 '--length: "12q" is no length, want 1 to 16777216 tokens' \
+    run -m m.gguf --task passkey --policy full --length 12q
 refuse 2 '--protocol: no protocol "question_as_decod", did you mean "question_as_decode"?' \
     run -m m.gguf --task passkey --policy full --length 256 --protocol question_as_decod
 refuse 2 'every cell is refused: quest: budget 16 tokens, quest needs at least 32 with these options' \

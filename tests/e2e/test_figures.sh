@@ -33,7 +33,10 @@ equal "figures that a sweep names, once" "$(sort figures)" "$(cat named)"
 for file in "$source_dir"/harness/sweeps/*.yaml; do
     command=sweep
     ! grep -q '^analyze:' "$file" || command=analyze
-    "$program" $command "$file" --dry-run --quiet >said 2>err || fail "$file --dry-run"
+    more=
+    [[ $file != */real.yaml ]] || more='--set lengths=2048' # the model that ships takes more tokens for the same words
+    # shellcheck disable=SC2086
+    "$program" $command "$file" $more --dry-run --quiet >said 2>err || fail "$file --dry-run"
     [ -s said ] || fail "$file plans nothing"
 done
 

@@ -13,7 +13,10 @@ trap 'rm -rf "$work"' EXIT
 bare_path "$work/bin" || { echo "programs: skipped, no dpkg here"; exit 77; }
 
 # script program: what a script can do without
-more='tests/e2e/test_fidelity.sh python3
+more='harness/models.sh python3
+harness/prose.sh python3
+tests/e2e/test_fidelity.sh python3
+tests/e2e/test_real_models.sh python3
 tests/e2e/test_report.sh python3
 tests/fresh.sh debootstrap
 tests/gpu/archs.sh nvcc
