@@ -176,7 +176,7 @@ static int infinigen_basis(const struct kvl_pctx *ctx, int32_t layer, struct kvl
     const struct infinigen_opts *o = ctx->opts;
     KVL_TRY(kvl_table_operand(ctx, o->basis, layer, 1, basis));
     return kvl_table_count(ctx, o->basis,
-                          (int64_t)o->r * ctx->shape->head_dim * ctx->shape->n_kv_heads);
+                           (int64_t)o->r * ctx->shape->head_dim * ctx->shape->n_kv_heads);
 }
 
 static int infinigen_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,

@@ -16,6 +16,8 @@ bare_path "$work/bin" || { echo "programs: skipped, no dpkg here"; exit 77; }
 more='harness/models.sh python3
 harness/prose.sh python3
 tests/e2e/test_fidelity.sh python3
+tests/e2e/test_prose.sh python3
+tests/e2e/test_real_run.sh python3
 tests/e2e/test_real_models.sh python3
 tests/e2e/test_report.sh python3
 tests/fresh.sh debootstrap
