@@ -210,7 +210,7 @@ int kvl_shown_print(const struct kvl_shown *s, struct kvl_err *err)
     const struct kvl_prompt *p = kvl_group_prompt(s->work, s->group);
     int32_t context = s->context.tokens.n, before = 0, asked;
     bool chat = strcmp(p->name, "none") != 0;
-    if (chat) before = s->group->length - kvl_prompt_room(p, s->group->length);
+    if (chat) before = kvl_prompt_takes(p);
     KVL_TRY(show_n_asked(s, &asked, err));
     int32_t last =
         s->prompt.n - s->question.n; /* where the last question begins, or the one turn */

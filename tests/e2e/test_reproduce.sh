@@ -46,7 +46,7 @@ jq -en --argjson a "$want" --argjson b "$got" '($a - $b | fabs) < 0.006' > same 
 contains "the page" 'id="llama_cpp.cache"' new/index.html
 contains "the small scale" 'Small scale: Another model, shorter contexts; only the shape compares' out
 if grep -q 'differs' out; then fail "a difference between two models is told"; fi
-contains "the page says what it is" 'Only the shape compares' new/index.html
+contains "the page says what it is" 'only the shape compares' new/index.html
 before=$(stat -c %s new/llama_cpp.cache.jsonl.zst)
 "$program" reproduce llama_cpp.cache --out new > out 2> err
 [ "$(zstdcat new/llama_cpp.cache.jsonl.zst | grep -c '"kind":"speed"')" = "$(zstdcat new/llama_cpp.cache.jsonl.zst | jq -r 'select(.kind=="speed") | "\(.cell) \(.repeat)"' | sort -u | wc -l)" ] ||

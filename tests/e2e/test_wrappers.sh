@@ -80,12 +80,12 @@ fi
 # ---- plug-ins on either side ----------------------------------------------------------------------
 
 if command -v cc >version; then
-    plug() { # NAME FROM: the method FROM as a plug-in of another name
+    plug() { # NAME FROM [PART]: the method FROM as a plug-in of another name, with the part that it takes
         sed "s/$2/$1/g" "$source_dir/methods/$2.c" >"$1.c"
         cc -std=c17 -O1 -shared -fPIC -DKVL_PLUGIN -I"$source_dir/core/include" -I"$source_dir/methods" \
-            "$1.c" -o "$1.so" 2>err || fail "$1 does not compile"
+            "$1.c" ${3:+"$source_dir/methods/parts/$3.c"} -o "$1.so" 2>err || fail "$1 does not compile"
     }
-    plug inside snapkv
+    plug inside snapkv window_scores
     plug outside chunkkv
     sweep 'chunkkv(inside), outside(snapkv), outside(inside), chunkkv(snapkv)' >plug.yaml
     run_sweep plug.yaml --plugin ./inside.so --plugin ./outside.so --log plug.jsonl.zst >table 2>err ||
