@@ -96,7 +96,7 @@ if command -v cc >version; then
         cell=$(lines_of plug.jsonl.zst | grep '"kind":"cell"' | grep -F "\"policy\":\"$1\"" |
             sed -E 's/.*"cell":"([0-9a-f]*)".*/\1/')
         lines_of plug.jsonl.zst | grep '"kind":"sample"' | grep -F "\"cell\":\"$cell\"" |
-            sed -E 's/.*"context":([0-9]*),"question":([0-9]*),.*"ids":(\[[^]]*\]).*/\1 \2 \3/' | sort
+            sed -E 's/.*"context":([0-9]*),.*"question":([0-9]*),.*"ids":(\[[^]]*\]).*/\1 \2 \3/' | sort
     }
     [ -n "$(answers 'chunkkv(snapkv)')" ] || fail "no answers of chunkkv(snapkv)"
     for policy in 'chunkkv(inside)' 'outside(snapkv)' 'outside(inside)'; do
