@@ -113,8 +113,8 @@ void kvl_tokenizer_destroy(struct kvl_tokenizer *t)
 
 /* ---- encode -------------------------------------------------------------------------------- */
 
-/* Steps that one match may take: far beyond what the patterns need, so that only a pathological
- * text meets it. */
+/* Steps that one match may take: the patterns of vocabularies go through a text once or a few times, one that tries
+ * every way to cut it would take years. */
 static int encode_open(struct tok_encode *e)
 {
     if (!e->t->bpe) return KVL_OK;
@@ -122,9 +122,10 @@ static int encode_open(struct tok_encode *e)
     e->limits = pcre2_match_context_create(NULL);
     if (!e->match || !e->limits)
         return kvl_fail(e->err, KVL_ENOMEM, "no memory to tokenise %zu bytes", e->len);
-    pcre2_set_match_limit(e->limits, 2000000000u);
-    pcre2_set_depth_limit(e->limits, 10000);
-    pcre2_set_heap_limit(e->limits, 65536); /* KiB */
+    uint32_t steps = (uint32_t)KVL_MIN(1000000 + 64 * e->len, (size_t)2000000000);
+    pcre2_set_match_limit(e->limits, steps);
+    pcre2_set_depth_limit(e->limits, steps);
+    pcre2_set_heap_limit(e->limits, 262144); /* KiB */
     return KVL_OK;
 }
 

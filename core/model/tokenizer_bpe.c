@@ -216,16 +216,25 @@ static int merge_piece(struct tok_encode *e, size_t begin, size_t len)
     return KVL_OK;
 }
 
-static int match(struct tok_encode *e, const pcre2_code *re, const char *s, size_t len, size_t from)
+/* *found: whether it matches anywhere from there on. */
+static int match(struct tok_encode *e, const pcre2_code *re, const char *s, size_t len, size_t from,
+                 bool *found)
 {
     /* The text is known to be valid: checking again at every match would be quadratic. */
     int rc = pcre2_match(re, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK, e->match, e->limits);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(re, (PCRE2_SPTR)s, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match,
                          e->limits);
-    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return rc;
-    return kvl_fail(e->err, KVL_EINVAL, "pre-tokenizer pattern at offset %zu: PCRE2 error %d",
-                    (size_t)(s - e->text) + from, rc);
+    *found = rc >= 0;
+    if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return KVL_OK;
+    size_t at = (size_t)(s - e->text) + from;
+    if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
+        return kvl_fail(e->err, KVL_EMODEL,
+                        "the tokenizer's pattern takes too many steps at byte %zu of the text, "
+                        "want one that goes through it a few times",
+                        at);
+    return kvl_fail(e->err, KVL_EINVAL, "pre-tokenizer pattern at offset %zu: PCRE2 error %d", at,
+                    rc);
 }
 
 /* Cuts a piece by each pattern of a NULL-terminated list; what no pattern matches is a piece too, and
@@ -235,10 +244,10 @@ static int split(struct tok_encode *e, pcre2_code *const *pattern, size_t begin,
     if (len == 0) return KVL_OK;
     if (!*pattern) return merge_piece(e, begin, len);
     for (size_t done = 0, at = 0; done < len;) {
-        int rc = at < len ? match(e, *pattern, e->text + begin, len, at) : PCRE2_ERROR_NOMATCH;
-        if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) return rc;
+        bool found = false;
+        if (at < len) KVL_TRY(match(e, *pattern, e->text + begin, len, at, &found));
         size_t from = len, to = len;
-        if (rc >= 0) {
+        if (found) {
             from = pcre2_get_ovector_pointer(e->match)[0];
             to = pcre2_get_ovector_pointer(e->match)[1];
         }

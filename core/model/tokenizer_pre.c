@@ -35,7 +35,9 @@
 #define NOT_LISTED                                                                                 \
     "\\x{560}-\\x{588}\\x{10c7}-\\x{10ff}\\x{1c80}-\\x{1c8f}\\x{2d00}-\\x{2d2f}\\x{a790}-"         \
     "\\x{ab6f}\\x{10500}-\\x{105ff}\\x{16e40}-\\x{1dfff}"
-#define LISTED "[" WS "]?(?:(?![" NOT_LISTED "])[\\p{Lu}\\p{Ll}\\p{Lt}])+"
+#define LISTED                                                                                     \
+    "[" WS "]?(?:(?![" NOT_LISTED                                                                  \
+    "])[\\p{Lu}\\p{Ll}\\p{Lt}])++" /* ++: nothing is kept for each letter */
 #define MARKS                                                                                      \
     "[" WS "]?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}"                    \
     "\\x{3000}-\\x{3002}]+"

@@ -251,7 +251,7 @@ static int key_order(const void *a, const void *b)
 
 /* ---- errors -------------------------------------------------------------------------------- */
 
-/* point -> cell of its last error. */
+/* point -> its last error. */
 static json_t *errors_last(const struct kvl_results *r)
 {
     json_t *last = json_object(), *e;
@@ -260,16 +260,15 @@ static json_t *errors_last(const struct kvl_results *r)
     json_array_foreach(r->errors, i, e)
     {
         struct point_name point = point_name(e);
-        json_t *id = json_object_get(e, "cell");
-        if (point.s[0]) failed |= json_object_set(last, point.s, id);
+        if (point.s[0]) failed |= json_object_set(last, point.s, e);
     }
     if (!failed) return last;
     json_decref(last);
     return NULL;
 }
 
-/* Leaves the errors that neither a later result of their point nor a later error of it by other code made
- * history. */
+/* Leaves the errors that neither a later result of their point nor a later error of it made history: in merged logs
+ * the same one stands more than once. */
 static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *stopped,
                          struct kvl_err *err)
 {
@@ -282,8 +281,8 @@ static int errors_finish(struct kvl_results *r, const json_t *resolved, json_t *
         struct point_name point = point_name(e);
         if (json_object_get(e, "over")) continue;
         if ((json_int_t)i < json_integer_value(json_object_get(resolved, point.s))) continue;
-        const char *latest = json_string_value(json_object_get(last, point.s));
-        if (latest && strcmp(id, latest) != 0) continue;
+        const json_t *latest = json_object_get(last, point.s);
+        if (latest && latest != e) continue;
         failed |= json_array_append(left, e);
         if (id[0]) failed |= json_object_set_new(stopped, id, json_true());
     }

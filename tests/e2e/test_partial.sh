@@ -39,3 +39,11 @@ equal "the log that is half" "kvlab: the first log is not complete: 2 of 3 cells
 grep -q 'Not complete: 2 of 3 cells' half.html || fail "the page does not say so"
 "$program" report whole.zst --html whole.html >out
 ! grep -q 'Not complete' whole.html || fail "the page of a whole sweep calls it half"
+
+# The same log twice, as a merge of copies: every error and every cell is counted once.
+"$program" run --model "$model" --threads 1 --quiet --task passkey:keys=2 --length 256 --contexts 2 \
+    --policy full,quest --budget 16,64 --log failed.zst >out 2>err || fail "a sweep with a cell that is refused"
+cat failed.zst failed.zst >twice.zst
+"$program" status failed.zst | grep -vE '^(runs|log) ' >once
+grep -q '1 stopped by an error' once || fail "no cell was refused: $(cat once)"
+equal "status of a log twice" "$(cat once)" "$("$program" status twice.zst | grep -vE '^(runs|log) ')"

@@ -1273,9 +1273,9 @@ static void check_long(const struct kvl_tokenizer *t)
     for (size_t i = 0; i < sizeof unit / sizeof unit[0]; i++) {
         struct kvl_buf s = { 0 };
         while (s.len < (i == 0 ? most : most / 8)) gw_raw(&s, unit[i], strlen(unit[i]));
-        uint64_t start = kvl_now_ns();
+        clock_t start = clock();
         expect_round_trip(t, s.data, s.len);
-        assert_true(kvl_now_ns() - start < 60000000000u);
+        assert_true(clock() - start < 60 * CLOCKS_PER_SEC);
         kvl_buf_free(&s);
     }
 }

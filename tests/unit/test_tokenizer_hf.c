@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -579,6 +580,34 @@ static void test_bad_proto(void **state)
     }
 }
 
+/* Two ways to match each letter are 2^63 ways to match them all: refused after so many steps, not after so many years. */
+static void test_endless_pattern(void **state)
+{
+    (void)state;
+    static const char *const regex[] = { "\"(?:a|a)+$\"", "\"(?:a+)+$\"", "\"(?:a|aa)+$\"" };
+    char text[64];
+    memset(text, 'a', sizeof text);
+    text[63] = 'b';
+    for (size_t i = 0; i < sizeof regex / sizeof regex[0]; i++) {
+        struct folder f =
+            changed_folder("llama3", "pre_tokenizer.pretokenizers.0.pattern.Regex", regex[i]);
+        struct kvl_tokenizer *t = NULL;
+        struct kvl_tokens ids = { 0 };
+        struct kvl_err err = { 0 };
+        assert_int_equal(kvl_tokenizer_from_hf(f.dir, &t, NULL), KVL_OK);
+        clock_t start = clock();
+        int rc = kvl_encode(t, text, sizeof text, 0, &ids, &err);
+        assert_true(clock() - start < CLOCKS_PER_SEC);
+        assert_int_equal(rc, KVL_EMODEL);
+        assert_string_equal(err.msg,
+                            "the tokenizer's pattern takes too many steps at byte 0 of the text, "
+                            "want one that goes through it a few times");
+        kvl_tokens_free(&ids);
+        kvl_tokenizer_destroy(t);
+        folder_remove(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -602,6 +631,7 @@ int main(void)
         cmocka_unit_test(test_holes_and_templates),
         cmocka_unit_test(test_front_token),
         cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_endless_pattern),
         cmocka_unit_test(test_gpt2_files),
         cmocka_unit_test(test_proto),
         cmocka_unit_test(test_bad_proto),
