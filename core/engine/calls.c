@@ -56,6 +56,7 @@ static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *lo
     KVL_TRY(kvl_session_note(s, id, n, err));
     uint64_t t0 = kvl_now_ns();
     s->failed = true;
+    kvl_forward_begin(e, n);
     for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
         struct kvl_forward f = { .e = e,
                                  .mode = KVL_EXTEND,

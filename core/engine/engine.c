@@ -339,6 +339,12 @@ void kvl_engine_set_stop(struct kvl_engine *e, const volatile int *stop)
     e->stop = stop;
 }
 
+void kvl_engine_set_tick(struct kvl_engine *e, kvl_tick *run, void *user)
+{
+    e->tick.run = run;
+    e->tick.user = user;
+}
+
 void kvl_engine_set_watch(struct kvl_engine *e, void (*run)(const char *policy))
 {
     kvl_watch_policy(e, NULL);

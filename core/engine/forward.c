@@ -462,6 +462,19 @@ static int rows_fit(const struct kvl_forward *f, int32_t layer)
 
 /* ---- a layer, the model ---------------------------------------------------------------------------------- */
 
+static void tick(struct kvl_engine *e, int32_t n_tok)
+{
+    e->tick.done += n_tok;
+    if (e->tick.run) e->tick.run(e->tick.done, e->tick.all, e->tick.user);
+}
+
+void kvl_forward_begin(struct kvl_engine *e, int32_t n)
+{
+    e->tick.done = 0;
+    e->tick.all = (int64_t)n * e->model->shape.n_layers;
+    tick(e, 0);
+}
+
 /* On the host every layer is checked, which costs little there and names the layer. A device is asked once per
  * call. */
 static int run_layer(const struct kvl_forward *f, int32_t layer)
@@ -473,6 +486,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     if (!e->dev->discrete) KVL_TRY(rows_fit(f, layer));
     KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
     KVL_TRY(kvl_layer_finish(f, w));
+    if (f->mode != KVL_DECODE) tick(e, f->n);
     size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;
     if (e->dev->discrete) return check_later(f, e->x, n);
     if (!all_finite(e->x, n))

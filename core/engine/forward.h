@@ -20,6 +20,8 @@ int kvl_session_check_tokens(const struct kvl_session *s, const int32_t *id, int
 void kvl_row_set(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id, int32_t ahead);
 /* The next n rows are of a session, from its n_pos on. */
 void kvl_rows_set(struct kvl_session *s, const int32_t *id, int32_t n);
+/* n tokens are about to go through all layers, in chunks: whoever watches is told how far they are. */
+void kvl_forward_begin(struct kvl_engine *e, int32_t n);
 /* Embeds the rows and takes them through all layers: e->x. */
 int kvl_forward_rows(const struct kvl_forward *f);
 /* The three apart: what operators read of the rows; the embedding; e->x goes through layers first .. end - 1. */

@@ -54,6 +54,7 @@ int kvl_prefill_run(struct kvl_session *s, const struct kvl_prefill *asked, stru
     p.observes = s->obs && (!s->planned || s->planned->p.observers.window > 0);
     KVL_TRY(prefill_open(s, &p, err));
     s->failed = true;
+    kvl_forward_begin(s->engine, p.n);
     KVL_TRY(prefill_by_layer(s) ? kvl_prefill_layerwise(s, &p, err) : prefill_chunks(s, &p, err));
     if (prefill_by_layer(s)) kvl_host_count(s);
     s->failed = false;

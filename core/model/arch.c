@@ -37,6 +37,7 @@ static const struct kvl_arch arch_rows[] = {
       .hf_name = "SmolLM3ForCausalLM",
       .rope = KVL_ROPE_NORM,
       .hf_rope = KVL_ROPE_NEOX,
+      .window = true,
       .nope_step = 4 },
     /* Phi-3, 3.5, 4 and 4-mini */
     { .name = "phi3",

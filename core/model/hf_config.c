@@ -23,7 +23,7 @@ static const struct hf_class hf_classes[] = {
       .arch = "smollm3",
       .act = "silu",
       .defaults = "{\"tie_word_embeddings\":true}",
-      .flags = HF_ASKS_WINDOW },
+      .flags = HF_ASKS_WINDOW | HF_STILL },
     { .name = "Phi3ForCausalLM", .arch = "phi3", .act = "silu" },
     { .name = "Gemma2ForCausalLM",
       .arch = "gemma2",
@@ -385,11 +385,25 @@ static int hf_layer_types(struct hf *h, uint8_t *local, int32_t *n_local)
     return KVL_OK;
 }
 
+/* SmolLM3: those that do not turn. */
+static int hf_still_layers(struct hf *h, uint8_t *local, int32_t *n_local)
+{
+    *n_local = 0;
+    for (int32_t i = 0; i < h->n_layers; i++) {
+        bool turns;
+        KVL_TRY(kvl_hf_turns(h, i, &turns));
+        local[i] = !turns;
+        *n_local += !turns;
+    }
+    return KVL_OK;
+}
+
 /* Layers from max_window_layers on, or those that layer_types names. */
 static int hf_locals(struct hf *h, uint8_t *local, int32_t *n_local)
 {
     int32_t zero = 0, full;
     if (kvl_hf_has(h->config, "layer_types")) return hf_layer_types(h, local, n_local);
+    if (h->is->flags & HF_STILL) return hf_still_layers(h, local, n_local);
     KVL_TRY(kvl_hf_int(h, h->config, "max_window_layers", &zero, &full));
     for (int32_t i = full; i < h->n_layers; i++) local[i] = 1;
     *n_local = KVL_MAX(0, h->n_layers - full);
@@ -482,18 +496,6 @@ static int hf_opt(struct hf *h)
     return KVL_OK;
 }
 
-/* Every fourth layer does not turn; the architecture's row says so, not a key. */
-static int hf_no_rope(struct hf *h)
-{
-    const json_t *turns = json_object_get(h->config, "no_rope_layers");
-    for (size_t i = 0; i < json_array_size(turns); i++)
-        if (json_integer_value(json_array_get(turns, i)) != ((i + 1) % 4 != 0))
-            return kvl_fail(
-                h->err, KVL_EMODEL,
-                "config.json: no_rope_layers: only 0 in every fourth layer is supported");
-    return KVL_OK;
-}
-
 static int hf_oss(struct hf *h)
 {
     const double usual = 7;
@@ -511,7 +513,6 @@ static int hf_family(struct hf *h)
     if (h->is->flags & HF_GEMMA) KVL_TRY(hf_gemma(h));
     if (h->is->flags & HF_EXPERTS) KVL_TRY(hf_experts(h));
     if (h->is->flags & HF_OPT) KVL_TRY(hf_opt(h));
-    if (strcmp(h->is->arch, "smollm3") == 0) KVL_TRY(hf_no_rope(h));
     if (strcmp(h->is->arch, "gptneox") == 0)
         KVL_TRY(kvl_hf_bool(h, ".use_parallel_residual",
                             hf_true(h->config, "use_parallel_residual", true)));

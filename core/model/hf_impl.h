@@ -24,7 +24,8 @@ enum hf_flag {
     HF_EXPERTS = 16,
     HF_OLD_GLM = 32, /* GLM's own form, before transformers had it */
     HF_OPT = 64,
-    HF_OSS = 128, /* experts may be MXFP4: hf_oss.c */
+    HF_OSS = 128,   /* experts may be MXFP4: hf_oss.c */
+    HF_STILL = 256, /* layers may not turn: no_rope_layers, no_rope_layer_interval */
 };
 
 /* A class of models: what config.json's architectures[0] is. */
@@ -81,6 +82,8 @@ bool kvl_hf_has(const json_t *from, const char *key);
 /* h->config, h->is -> keys and the numbers of h. */
 int kvl_hf_config(struct hf *h);
 int kvl_hf_rope(struct hf *h);
+/* Whether a layer of a class with HF_STILL turns. */
+int kvl_hf_turns(struct hf *h, int32_t layer, bool *out);
 /* h->weights -> the table of tensors. */
 int kvl_hf_tensors(struct hf *h, struct gguf_tensor **out, size_t *n);
 /* Memory that lives as long as the file; NULL with a message. */

@@ -246,11 +246,54 @@ static int rope_dims(struct hf *h, const json_t *rope)
                     partial, h->head_dim);
 }
 
+/* no_rope_layers[i] is 1 where layer i turns, whatever its name says; without it every fourth, or as no_rope_layer_interval says, does not. */
+int kvl_hf_turns(struct hf *h, int32_t layer, bool *out)
+{
+    const json_t *list = json_object_get(h->config, "no_rope_layers"), *v;
+    const int32_t usual = 4;
+    int32_t step;
+    if (!kvl_hf_has(h->config, "no_rope_layers")) {
+        KVL_TRY(kvl_hf_int(h, h->config, "no_rope_layer_interval", &usual, &step));
+        if (step < 1)
+            return kvl_fail(h->err, KVL_EMODEL,
+                            "config.json: no_rope_layer_interval is 0, want 1 or more");
+        *out = (layer + 1) % step != 0;
+        return KVL_OK;
+    }
+    v = json_array_get(list, (size_t)layer);
+    if (!json_is_boolean(v) && json_integer_value(v) != 1 &&
+        !(json_is_integer(v) && json_integer_value(v) == 0))
+        return kvl_fail(
+            h->err, KVL_EMODEL,
+            "config.json: no_rope_layers[%d] is no 0 or 1, want one for each of %d layers", layer,
+            h->n_layers);
+    *out = json_is_true(v) || json_integer_value(v) == 1;
+    return KVL_OK;
+}
+
+/* The architecture's row says that every fourth layer does not turn: other patterns need their key. */
+static int rope_layers(struct hf *h)
+{
+    uint8_t *turns = kvl_alloc((size_t)h->n_layers, 1);
+    bool usual = true, it = true;
+    int rc = turns ? KVL_OK : KVL_ENOMEM;
+    for (int32_t i = 0; i < h->n_layers && rc == KVL_OK; i++) {
+        rc = kvl_hf_turns(h, i, &it);
+        turns[i] = it;
+        usual = usual && it == ((i + 1) % 4 != 0);
+    }
+    if (rc == KVL_OK && !usual)
+        rc = kvl_hf_bools(h, ".rope.layer_pattern", turns, (size_t)h->n_layers);
+    kvl_free(turns);
+    return rc;
+}
+
 int kvl_hf_rope(struct hf *h)
 {
     const json_t *rope = rope_object(h);
     bool two = strcmp(h->is->arch, "gemma3") == 0;
     if (h->is->flags & HF_OPT) return KVL_OK; /* positions are learned */
+    if (h->is->flags & HF_STILL) KVL_TRY(rope_layers(h));
     if (two) KVL_TRY(rope_local_base(h));
     if (two && json_object_get(rope, "full_attention"))
         rope = json_object_get(rope, "full_attention");

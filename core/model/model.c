@@ -111,6 +111,14 @@ static int model_windows(struct kvl_model *m, struct kvl_err *err)
     return KVL_OK;
 }
 
+static bool model_is_still(const struct kvl_weights *w)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < w->hparams.n_layers; l++)
+        n += w->layer[l].rope == &w->rope[KVL_ROPE_NOT];
+    return n == w->hparams.n_layers;
+}
+
 static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
 {
     KVL_TRY(read ? kvl_gguf_open(m->path, &m->file, err) : kvl_gguf_map(m->path, &m->file, err));
@@ -133,7 +141,7 @@ static int model_find(struct kvl_model *m, bool read, struct kvl_err *err)
         .scale = m->w.scale,
         .cap = m->w.cap,
         .group = hp->n_heads / hp->n_kv_heads,
-        .no_rope = m->w.arch->nope_step == 1,
+        .no_rope = model_is_still(&m->w),
     };
     KVL_TRY(model_windows(m, err));
     model_set_name(m);

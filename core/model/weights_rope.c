@@ -171,10 +171,30 @@ static int load_frequencies(struct kvl_loader *l, enum kvl_rope_kind kind, const
 
 /* ---- layers --------------------------------------------------------------------------------------- */
 
-static enum kvl_rope_kind layer_kind(const struct kvl_weights *w, int32_t layer)
+/* rope.layer_pattern, of folders alone: one bool per layer, whether it turns; NULL: the row says. */
+static int layer_pattern(struct kvl_loader *l, const uint8_t **out)
+{
+    const char *key = kvl_key_of(l, "rope.layer_pattern");
+    enum kvl_gguf_type elem;
+    const void *data;
+    int64_t n;
+    *out = NULL;
+    if (l->w->arch->nope_step < 2 || !kvl_gguf_has(l->g, key)) return KVL_OK;
+    KVL_TRY(kvl_gguf_arr(l->g, key, &elem, &n, &data, l->err));
+    if (n != l->w->hparams.n_layers || elem != KVL_GGUF_BOOL)
+        return kvl_fail(l->err, KVL_EMODEL,
+                        "key \"%s\" has %lld elements of type %s, want %d bools", key, (long long)n,
+                        kvl_gguf_type_name((uint32_t)elem), l->w->hparams.n_layers);
+    *out = data;
+    return KVL_OK;
+}
+
+static enum kvl_rope_kind layer_kind(const struct kvl_weights *w, const uint8_t *turns,
+                                     int32_t layer)
 {
     int32_t step = w->arch->nope_step;
-    if (step > 0 && (layer + 1) % step == 0) return KVL_ROPE_NOT;
+    bool still = turns ? !turns[layer] : step > 0 && (layer + 1) % step == 0;
+    if (still) return KVL_ROPE_NOT;
     return w->arch->local_base > 0 && w->layer[layer].window > 0 ? KVL_ROPE_LOCAL : KVL_ROPE_GLOBAL;
 }
 
@@ -213,12 +233,14 @@ int kvl_load_ropes(struct kvl_loader *l)
     bool factors = l->rope.scaling == KVL_SCALING_LONGROPE ||
                    kvl_gguf_tensor(l->g, "rope_factors_short.weight") ||
                    kvl_gguf_tensor(l->g, "rope_factors_long.weight");
+    const uint8_t *turns;
+    KVL_TRY(layer_pattern(l, &turns));
     KVL_TRY(alloc_ropes(l));
     KVL_TRY(factors ? load_long(l)
                     : load_frequencies(l, KVL_ROPE_GLOBAL, divided ? "rope_freqs.weight" : NULL));
     if (w->arch->local_base > 0) KVL_TRY(load_frequencies(l, KVL_ROPE_LOCAL, NULL));
     for (int32_t i = 0; i < w->hparams.n_layers; i++) {
-        enum kvl_rope_kind kind = layer_kind(w, i);
+        enum kvl_rope_kind kind = layer_kind(w, turns, i);
         w->layer[i].rope = &w->rope[kind];
         if (factors && kind == KVL_ROPE_GLOBAL) w->layer[i].rope_long = &w->rope[KVL_ROPE_LONG];
     }

@@ -126,6 +126,11 @@ struct kvl_engine {
     float *sinks, *nothing;
     bool rope_long; /* sessions may be longer than what the short factors of LongRoPE are for */
     const volatile int *stop;
+    struct {
+        kvl_tick *run; /* NULL, or told how far a prefill is */
+        void *user;
+        int64_t done, all; /* tokens times layers */
+    } tick;
     void (*watch)(const char *policy); /* NULL, or told whose hook runs */
     const char *watched;               /* what it was told last */
     struct kvl_arena step, results, scratch;

@@ -239,6 +239,7 @@ static int analyze_context(struct analyze *z, int32_t context)
     struct kvl_sample sample = { 0 };
     char what[64];
     snprintf(what, sizeof what, "%s %d", z->group->task->task->name, z->group->length);
+    kvl_progress_name(&z->progress, what);
     kvl_progress_show(&z->progress, what);
     KVL_TRY(kvl_context_generate(z->work, z->group, context, &sample, z->err));
     int rc = analyze_sample(z, &sample);
@@ -506,6 +507,7 @@ static int analyze_engine(struct analyze *z)
     if (!z->logits) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for logits");
     KVL_TRY(kvl_engine_create(&desc, &z->engine, z->err));
     kvl_engine_set_stop(z->engine, kvl_stop_flag());
+    kvl_progress_watch(&z->progress, z->engine);
     kvl_stop_install();
     return KVL_OK;
 }

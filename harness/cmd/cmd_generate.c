@@ -5,6 +5,7 @@
 #include "guard.h"
 #include "policy_spec.h"
 #include "prefill.h"
+#include "progress.h"
 #include "prompt.h"
 #include "show.h"
 #include "stop.h"
@@ -146,6 +147,7 @@ static const struct argp generate_argp = {
 };
 
 struct generate {
+    struct kvl_progress progress;
     const struct generate_args *a;
     const struct kvl_device *device;
     struct kvl_model *model;
@@ -203,6 +205,25 @@ static int generate_plan(struct generate *g)
         &g->planned, g->err);
 }
 
+/* A long prompt says how far it is read. */
+static void generate_tell(const char *what, void *user)
+{
+    struct kvl_progress *p = user;
+    if (p->tty) kvl_show_clear_line();
+    fprintf(stderr, "%s%s", what, p->tty ? "" : "\n");
+    fflush(stderr);
+    p->shown = true;
+}
+
+static void generate_watch(struct generate *g)
+{
+    g->progress.tell = generate_tell;
+    g->progress.tell_user = &g->progress;
+    kvl_progress_name(&g->progress, "generate");
+    kvl_progress_begin(&g->progress, false);
+    kvl_progress_watch(&g->progress, g->engine);
+}
+
 static int generate_engine(struct generate *g)
 {
     struct kvl_engine_desc desc = {
@@ -219,6 +240,7 @@ static int generate_engine(struct generate *g)
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(g->model)->n_vocab, &g->room, g->err));
     KVL_TRY(kvl_engine_create(&desc, &g->engine, g->err));
     kvl_engine_set_stop(g->engine, kvl_stop_flag());
+    generate_watch(g);
     return KVL_OK;
 }
 
@@ -307,6 +329,7 @@ static int generate_session(struct generate *g)
         rc = kvl_session_attach(s, g->planned, (uint64_t)g->a->seed, KVL_EXEC_REAL, g->err);
     if (rc == KVL_OK && g->spec.own && n > 0)
         rc = kvl_session_prefill(s, g->prompt.id, n, NULL, false, g->err);
+    kvl_progress_end(&g->progress);
     if (rc == KVL_OK) rc = g->a->sampling.n > 1 ? generate_answers(g, s) : generate_steps(g, s);
     kvl_session_destroy(s);
     kvl_guard_policy(NULL);
@@ -339,6 +362,7 @@ int cmd_generate(int argc, char **argv, struct kvl_err *err)
     if (rc == KVL_OK && !done) rc = kvl_model_args_open(&a.model, &g.device, &g.model, err);
     a.sampling.seed = (uint64_t)a.seed;
     if (rc == KVL_OK && !done) rc = generate_run(&g);
+    kvl_progress_end(&g.progress);
     kvl_engine_destroy(g.engine);
     kvl_planned_destroy(g.planned);
     kvl_policy_spec_free(&g.spec);

@@ -67,6 +67,7 @@ struct kvl_point {
     uint64_t data; /* task: hash of the files that it reads, 0 = none */
     struct kvl_task_source *source; /* task: what it read, NULL = its contexts are made */
     bool foreign;                   /* from a plug-in: its code may crash */
+    int32_t line;                   /* of the sweep's file; 0: from elsewhere */
     bool own;                       /* policy: `prefill: own`, it reads the context itself */
 };
 

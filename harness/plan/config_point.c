@@ -397,6 +397,7 @@ static int point_read(struct point_entry *e, yaml_node_t *node)
 {
     const char *text;
     e->node = node;
+    e->point.line = e->y->lines ? (int32_t)node->start_mark.line + 1 : 0;
     if (node->type == YAML_MAPPING_NODE) return point_mapping(e, node);
     KVL_TRY(kvl_yaml_text(e->y, node, e->key, &text));
     return point_word(e, text);

@@ -18,6 +18,8 @@ struct plan {
     struct kvl_work *w;
     const struct kvl_where *where;
     struct kvl_buf cells, groups; /* arrays while they grow */
+    struct kvl_buf cannot;        /* what tasks said that cannot make what is asked for */
+    const struct kvl_point *last; /* of these tasks */
     struct kvl_err *err;
 };
 
@@ -436,9 +438,28 @@ static void plan_refuse(struct kvl_work *w, const struct kvl_group *g, const str
     }
 }
 
+/* Its task cannot make what is asked for: all such tasks are said together, each once. */
+static int plan_cannot(struct plan *p, const struct kvl_group *g)
+{
+    const struct kvl_sweep *s = p->w->sweep;
+    char line[16] = "", where[32] = "";
+    if (p->last == g->task) {
+        kvl_err_clear(p->err);
+        return KVL_OK;
+    }
+    if (g->task->line) snprintf(line, sizeof line, ":%d", g->task->line);
+    if (g->task->line) snprintf(where, sizeof where, "line %d: ", g->task->line);
+    int rc = p->last ? kvl_buf_printf(&p->cannot, "; %s%s", where, p->err->msg)
+                     : kvl_buf_printf(&p->cannot, "%s%s: %s: %s", s->file ? s->file : s->name, line,
+                                      g->speed ? "speed" : "tasks", p->err->msg);
+    p->last = g->task;
+    kvl_err_clear(p->err);
+    return rc == KVL_OK ? rc : plan_memory(p->err);
+}
+
 /* Generates a context: what a task cannot do is a configuration error, met before hours of
  * work.  One of a plug-in does it in a process of its own, which it may crash. */
-static int plan_check_group(const struct plan *p, const struct kvl_group *g, bool allow_overlong)
+static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allow_overlong)
 {
     struct kvl_work *w = p->w;
     const char *file = w->sweep->file ? w->sweep->file : w->sweep->name;
@@ -462,6 +483,7 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
         kvl_err_clear(p->err);
         return KVL_OK;
     }
+    if (rc == KVL_EINVAL) return plan_cannot(p, g);
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
     for (size_t i = g->first; i < g->first + g->n; i++) w->cell[i].chance = tried.chance;
     if (g->length + tried.tail > limit && !allow_overlong)
@@ -477,6 +499,13 @@ static int plan_check_group(const struct plan *p, const struct kvl_group *g, boo
             "by the factors for at most %d: want a larger max_tok, or none",
             file, g->length, tried.tail, w->sweep->max_tok, most);
     return KVL_OK;
+}
+
+static int plan_check(struct plan *p, bool allow_overlong)
+{
+    for (size_t i = 0; i < p->w->n_groups; i++)
+        KVL_TRY(plan_check_group(p, &p->w->group[i], allow_overlong));
+    return p->last ? kvl_fail(p->err, KVL_EINVAL, "%s", p->cannot.data) : KVL_OK;
 }
 
 /* What asks nothing needs no template, and is not refused for one. */
@@ -512,8 +541,8 @@ int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
     w->group = (struct kvl_group *)(void *)p.groups.data;
     w->n_groups = p.groups.len / sizeof(struct kvl_group);
     if (rc == KVL_OK) rc = plan_name_all(&p);
-    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
-        rc = plan_check_group(&p, &w->group[i], allow_overlong);
+    if (rc == KVL_OK) rc = plan_check(&p, allow_overlong);
+    kvl_buf_free(&p.cannot);
     if (rc == KVL_OK)
         *out = w;
     else

@@ -82,6 +82,7 @@ void kvl_progress_begin(struct kvl_progress *p, bool quiet)
         p->work[k].ns = 0.0;
     }
     p->tty = isatty(STDERR_FILENO) != 0;
+    p->every_ns = p->tty ? KVL_PROGRESS_TTY_NS : 10000000000u;
     p->quiet = quiet;
     kvl_progress_mark(p);
 }
@@ -102,8 +103,7 @@ void kvl_progress_time(double s, char *out, size_t size)
 
 bool kvl_progress_due(const struct kvl_progress *p)
 {
-    uint64_t every = p->tty ? 200000000u : 10000000000u;
-    return !p->quiet && kvl_now_ns() - p->t_shown >= every;
+    return !p->quiet && kvl_now_ns() - p->t_shown >= p->every_ns;
 }
 
 /* A large model answers less than once a second. */
@@ -117,6 +117,13 @@ static void progress_rate_text(double per_s, char out[32])
         snprintf(out, 32, "  %.*f answers/min", per_s * 60.0 < 10.0, per_s * 60.0);
 }
 
+/* What was known a while ago, less that while. */
+static double progress_left_s(const struct kvl_progress *p, uint64_t now)
+{
+    if (!p->known) return kvl_progress_left_s(p);
+    return p->t_known ? fmax(p->left_s - (double)(now - p->t_known) * 1e-9, 0.0) : p->left_s;
+}
+
 void kvl_progress_show(struct kvl_progress *p, const char *what)
 {
     if (!kvl_progress_due(p)) return;
@@ -125,7 +132,7 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     double elapsed = (double)(now - p->t_start) * 1e-9;
     double percent = 100.0 * (p->known ? p->part : kvl_progress_part(p));
     kvl_progress_time(elapsed, spent, sizeof spent);
-    kvl_progress_time(p->known ? p->left_s : kvl_progress_left_s(p), left, sizeof left);
+    kvl_progress_time(progress_left_s(p, now), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
     if (p->tty) kvl_show_clear_line();
@@ -134,6 +141,37 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     fflush(stderr);
     p->t_shown = now;
     p->shown = true;
+}
+
+/* ---- amid a prefill -------------------------------------------------------------------------- */
+
+void kvl_progress_name(struct kvl_progress *p, const char *what)
+{
+    snprintf(p->what, sizeof p->what, "%s", what);
+}
+
+static void progress_tick(int64_t done, int64_t all, void *user)
+{
+    struct kvl_progress *p = user;
+    char what[192];
+    uint64_t now = kvl_now_ns();
+    if (done == 0) p->t_prefill = now;
+    if (done == 0 || now == p->t_prefill || !kvl_progress_due(p)) return;
+    double per_s = (double)done / p->n_layers / ((double)(now - p->t_prefill) * 1e-9);
+    snprintf(what, sizeof what, "%s  prefill %.0f %%  %.*f tok/s", p->what,
+             100.0 * (double)done / (double)all, per_s < 10.0, per_s);
+    if (!p->tell) {
+        kvl_progress_show(p, what);
+        return;
+    }
+    p->tell(what, p->tell_user);
+    p->t_shown = now;
+}
+
+void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e)
+{
+    p->n_layers = kvl_model_shape(kvl_engine_model(e))->n_layers;
+    kvl_engine_set_tick(e, progress_tick, p);
 }
 
 void kvl_progress_end(struct kvl_progress *p)

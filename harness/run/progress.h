@@ -7,7 +7,7 @@
 #ifndef KVL_PROGRESS_H
 #define KVL_PROGRESS_H
 
-#include "kvl/base.h"
+#include "kvl/model.h"
 
 enum kvl_work_kind {
     KVL_WORK_PREFILL, /* that cells share */
@@ -23,6 +23,8 @@ struct kvl_progress_work {
     double ns;     /* that the rest of `done` took, over all processes */
 };
 
+enum { KVL_PROGRESS_TTY_NS = 200000000 };
+
 struct kvl_progress {
     struct kvl_progress_work work[KVL_WORK_KINDS];
     uint64_t t_mark;    /* until then time was counted */
@@ -31,10 +33,17 @@ struct kvl_progress {
     int64_t n_answers; /* of this run */
     uint64_t t_start, t_shown;
     bool known; /* `part` and `left_s` come from elsewhere, and the work above does not count */
-    double part, left_s; /* left_s: NaN where nothing is known yet */
-    uint64_t t_spent;    /* of this process, when what it did was last known as outcomes */
+    double part, left_s;                        /* left_s: NaN where nothing is known yet */
+    uint64_t t_known;                           /* when both were; 0 = now */
+    char what[96];                              /* what runs, kvl_progress_name */
+    uint64_t t_prefill;                         /* when the prefill at hand began */
+    int32_t n_layers;                           /* of the engine that is watched */
+    void (*tell)(const char *what, void *user); /* who shows the line; NULL: this process */
+    void *tell_user;
+    uint64_t t_spent; /* of this process, when what it did was last known as outcomes */
     double spent_ns,
-        had_ns; /* of all processes until then; of outcomes that were there at the start */
+        had_ns;        /* of all processes until then; of outcomes that were there at the start */
+    uint64_t every_ns; /* so long at least between two lines */
     bool tty, shown, quiet;
 };
 
@@ -57,6 +66,11 @@ double kvl_progress_left_s(const struct kvl_progress *p);
 void kvl_progress_begin(struct kvl_progress *p, bool quiet);
 /* Shows the line: on a terminal at most every 0.2 s, else every 10 s. */
 void kvl_progress_show(struct kvl_progress *p, const char *what);
+/* What runs from here on, for the line amid a prefill. */
+void kvl_progress_name(struct kvl_progress *p, const char *what);
+/* Whenever the line is due amid a prefill of `e` it is shown, with how far that is and tokens per second.  `p` must
+ * outlive the engine. */
+void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e);
 /* Wipes the line from a terminal, so that other text can follow. */
 void kvl_progress_end(struct kvl_progress *p);
 /* "1:02:03" or "2:03"; "?" for NaN.  At least 32 bytes. */

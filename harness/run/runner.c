@@ -36,6 +36,7 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
         *now = fmax(*now - flight_ns / factor, 0.0);
         p->known = rates.n > 0 && isfinite(left.ns + left.timed_ns);
         p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
+        p->t_known = kvl_now_ns();
         p->part = 1.0 - (left.ns + left.timed_ns) / all;
     }
     kvl_rates_free(&rates);
@@ -65,6 +66,7 @@ int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err)
     char what[96];
     snprintf(what, sizeof what, "%s %d %s", c->speed ? "speed" : c->task->task->name, c->length,
              c->policy->policy->name);
+    kvl_progress_name(&r->progress, what);
     if (r->worker)
         KVL_TRY(kvl_worker_tell(r->worker, what, err));
     else
@@ -229,6 +231,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
     KVL_TRY(kvl_device_open_gpu(s->device, s->gpus.first + r->gpu, &desc.device, err));
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);
+    kvl_progress_watch(&r->progress, r->engine);
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(r->work->model)->n_vocab, &r->room, err));
     return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
 }
@@ -293,6 +296,9 @@ int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kv
 int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                       struct kvl_err *err)
 {
+    char what[96];
+    snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
+    kvl_progress_name(&r->progress, what);
     kvl_progress_mark(&r->progress);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);

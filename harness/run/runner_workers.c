@@ -336,8 +336,8 @@ static double workers_flight_ns(const struct workers *w)
 static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_frame *f,
                          const char *payload)
 {
-    char what[96];
-    w->worker[i].quiet_ns = 0;
+    char what[192];
+    if (f->says != KVL_WORKER_AMID) w->worker[i].quiet_ns = 0;
     count_add(w, &w->worker[i], &f->count);
     if (f->says == KVL_WORKER_COMMIT) {
         worker_spent(w, &w->worker[i]);

@@ -72,7 +72,7 @@ static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker
         count.skipped[k] = work->before;
         *work = (struct kvl_progress_work){ .total = work->total };
     }
-    if (says == KVL_WORKER_NEXT) return count;
+    if (says == KVL_WORKER_NEXT || says == KVL_WORKER_AMID) return count;
     count.stats = r->stats;
     count.n_done = r->progress.n_done;
     count.n_errors = r->progress.n_errors;
@@ -103,6 +103,12 @@ static int worker_gone(struct kvl_err *err)
 int kvl_worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err)
 {
     return worker_say(w, KVL_WORKER_NEXT, what, strlen(what)) ? KVL_OK : worker_gone(err);
+}
+
+/* Who is gone is met by what is said next. */
+static void worker_amid(const char *what, void *user)
+{
+    (void)worker_say(user, KVL_WORKER_AMID, what, strlen(what));
 }
 
 static int worker_commit(const char *lines, size_t len, void *user, struct kvl_err *err)
@@ -167,6 +173,9 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
     r->worker = w;
     r->stop = w->stop;
     r->announced = true;
+    r->progress.tell = worker_amid;
+    r->progress.tell_user = w;
+    r->progress.every_ns = KVL_PROGRESS_TTY_NS; /* the sweep's process shows what is due */
     worker_take(r, KVL_WORKER_DONE); /* what was counted before the fork is the parent's */
     if (!r->engine) KVL_TRY(kvl_runner_engine(r, err));
     kvl_engine_set_stop(r->engine, r->stop);

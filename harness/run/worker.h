@@ -31,6 +31,7 @@ struct kvl_worker_count {
 
 enum kvl_worker_says {
     KVL_WORKER_NEXT = 1, /* payload: what runs from here on, for the progress line */
+    KVL_WORKER_AMID,     /* payload: the same, with how far a prefill is */
     KVL_WORKER_COMMIT,   /* payload: records, one per line */
     KVL_WORKER_DONE,     /* payload: a struct kvl_err, code KVL_OK when all is well */
     KVL_WORKER_LOST,     /* payload: the same, why its device is of no use any more: it ends */

@@ -154,6 +154,10 @@ refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there ar
     sweep s.yaml --set 'tasks={task: passkey, kees: 1}'
 refuse 2 's.yaml: tasks: passkey: 2 questions with keys=1, want keys=2 or fewer questions' \
     sweep s.yaml --set tasks=passkey
+printf '%s\n' 'model: m.gguf' 'tasks:' '- passkey' '- {task: passkey, keys: 2}' '- needle' '- {task: needle, facts: 1, digits: 5}' \
+    'lengths: [256, 320]' 'questions: 2' 'policies: [full]' >w.yaml
+refuse 2 'w.yaml:3: tasks: passkey: 2 questions with keys=1, want keys=2 or fewer questions; line 5: needle: 2 questions with facts=1, want facts=2 or fewer questions; line 6: needle: 2 questions with facts=1, want facts=2 or fewer questions' \
+    sweep w.yaml
 refuse 2 "s.yaml: lengths: $((limit + 1)) tokens, the model's context is $limit: want less or --allow-overlong" \
     sweep s.yaml --set "lengths=$((limit + 1))"
 refuse_like 2 "s.yaml: lengths: $limit tokens and [0-9]+ of question and answer, the model's context is $limit: want at most [0-9]+ or --allow-overlong" \

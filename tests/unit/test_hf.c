@@ -303,6 +303,114 @@ static void test_dual_chunks(void **state)
     hw_close(&w);
 }
 
+/* SmolLM3: `turns` and `local` have a digit for each layer; why: it is refused instead. */
+static void test_still_layers(void **state)
+{
+    enum { N_LAYERS = 6, WINDOW = 8 };
+    static const struct {
+        const char *config, *turns, *local, *why;
+    } row[] = {
+        { "{}", "111011", "000000", NULL },
+        { "{\"no_rope_layers\":null}", "111011", "000000", NULL },
+        { "{\"no_rope_layers\":[1,1,1,0,1,1],\"use_sliding_window\":false,\"sliding_window\":8}",
+          "111011", "000000", NULL },
+        { "{\"no_rope_layers\":[0,1,0,0,1,1]}", "010011", "000000", NULL },
+        { "{\"no_rope_layers\":[1,1,1,1,1,1,1,0]}", "111111", "000000", NULL },
+        { "{\"no_rope_layers\":[true,false,1,0,true,true]}", "101011", "000000", NULL },
+        { "{\"no_rope_layers\":[0,0,0,0,0,0]}", "000000", "000000", NULL },
+        { "{\"no_rope_layer_interval\":2}", "101010", "000000", NULL },
+        { "{\"no_rope_layer_interval\":1}", "000000", "000000", NULL },
+        { "{\"no_rope_layer_interval\":9}", "111111", "000000", NULL },
+        { "{\"no_rope_layer_interval\":2,\"no_rope_layers\":[1,1,1,0,1,1]}", "111011", "000000",
+          NULL },
+        { "{\"use_sliding_window\":true}", "111011", "000000", NULL },
+        { "{\"use_sliding_window\":true,\"sliding_window\":null}", "111011", "000000", NULL },
+        { "{\"use_sliding_window\":true,\"sliding_window\":8,\"max_window_layers\":2}", "111011",
+          "000100", NULL },
+        { "{\"use_sliding_window\":true,\"sliding_window\":8,\"no_rope_layer_interval\":3}",
+          "110110", "001001", NULL },
+        { "{\"use_sliding_window\":true,\"sliding_window\":8,\"no_rope_layers\":[0,0,0,0,0,0]}",
+          "000000", "111111", NULL },
+        { "{\"use_sliding_window\":true,\"sliding_window\":8,\"layer_types\":"
+          "[\"sliding_attention\",\"full_attention\",\"full_attention\",\"full_attention\","
+          "\"full_attention\",\"sliding_attention\"]}",
+          "111011", "100001", NULL },
+        { "{\"sliding_window\":8,\"layer_types\":[\"sliding_attention\"]}", "111011", "000000",
+          NULL },
+        { "{\"no_rope_layers\":[1,1,1]}", NULL, NULL, "no_rope_layers[3]" },
+        { "{\"no_rope_layers\":[]}", NULL, NULL, "no_rope_layers[0]" },
+        { "{\"no_rope_layers\":[1,2,1,1,1,1]}", NULL, NULL, "no_rope_layers[1]" },
+        { "{\"no_rope_layers\":3}", NULL, NULL, "no_rope_layers[0]" },
+        { "{\"no_rope_layer_interval\":0}", NULL, NULL, "no_rope_layer_interval is 0" },
+    };
+    struct hw w;
+    (void)state;
+    hw_open(&w, &(struct gw_llama){ .n_layers = N_LAYERS });
+    set(&w, "architectures", json_pack("[s]", "SmolLM3ForCausalLM"));
+    json_t *sound = w.config;
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct kvl_gguf *g;
+        struct kvl_weights weights;
+        struct kvl_err err = { 0 };
+        json_t *more = json_loads(row[i].config, 0, NULL);
+        assert_non_null(more);
+        w.config = json_deep_copy(sound);
+        assert_int_equal(json_object_update(w.config, more), 0);
+        hw_save(&w, 1);
+        if (row[i].why) {
+            expect_refused(&w, row[i].why);
+        } else {
+            if (hf_load(w.dir, &g, &weights, &err) != KVL_OK)
+                fail_msg("%s: %s", row[i].config, err.msg);
+            for (int32_t l = 0; l < N_LAYERS; l++) {
+                bool turns = weights.layer[l].rope->inv_freq[0] > 0;
+                if (turns != (row[i].turns[l] == '1') ||
+                    weights.layer[l].window != (row[i].local[l] == '1' ? WINDOW : 0))
+                    fail_msg("%s: layer %d turns %d, window %d", row[i].config, l, turns,
+                             weights.layer[l].window);
+            }
+            kvl_weights_free(&weights);
+            kvl_gguf_close(g);
+        }
+        json_decref(more);
+        json_decref(w.config);
+    }
+    w.config = sound;
+    hw_close(&w);
+}
+
+/* Where all layers turn it is a Llama, and with the usual pattern the GGUF file's model. */
+static void test_still_logits(void **state)
+{
+    const struct gw_llama m = { .n_layers = 4 };
+    struct gw_llama still = m;
+    struct hw w;
+    (void)state;
+    still.arch = "smollm3";
+    hw_open(&w, &m);
+    hw_save(&w, 1);
+    float *llama = logits_of(w.dir, &m), *file = logits_of(NULL, &still);
+    set(&w, "architectures", json_pack("[s]", "SmolLM3ForCausalLM"));
+    set(&w, "no_rope_layers", json_pack("[iiii]", 1, 1, 1, 1));
+    hw_save(&w, 1);
+    float *all = logits_of(w.dir, &m);
+    assert_memory_equal(llama, all, sizeof(float) * N_TOK * GW_VOCAB);
+    set(&w, "no_rope_layers", json_pack("[iiii]", 1, 1, 1, 0));
+    hw_save(&w, 1);
+    float *usual = logits_of(w.dir, &m);
+    assert_true(worst(usual, file) < 1e-4);
+    set(&w, "no_rope_layers", json_pack("[iiii]", 0, 1, 1, 1));
+    hw_save(&w, 1);
+    float *other = logits_of(w.dir, &m);
+    assert_true(worst(other, file) > 1e-2 && worst(other, llama) > 1e-2);
+    kvl_free(llama);
+    kvl_free(file);
+    kvl_free(all);
+    kvl_free(usual);
+    kvl_free(other);
+    hw_close(&w);
+}
+
 /* ---- the two tables ------------------------------------------------------------------------- */
 
 static bool names_class(const char *list, const char *name)
@@ -541,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_dual_chunks),     cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_folder_refused),  cmocka_unit_test(test_shards_refused),
         cmocka_unit_test(test_tensors_refused), cmocka_unit_test(test_safetensors),
+        cmocka_unit_test(test_still_layers),    cmocka_unit_test(test_still_logits),
         cmocka_unit_test(test_classes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

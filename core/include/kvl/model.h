@@ -197,6 +197,10 @@ struct kvl_store *kvl_engine_store(struct kvl_engine *engine);
 const struct kvl_model *kvl_engine_model(const struct kvl_engine *engine);
 /* Polled between layers; when it becomes non-zero, calls return KVL_ESTOP. */
 void kvl_engine_set_stop(struct kvl_engine *engine, const volatile int *stop);
+/* Called between layers of a prefill, or of a block under a policy, with how far it is: `done` of `all` tokens times
+ * layers, 0 before the first.  It only looks: what is computed does not depend on it.  NULL: nobody does. */
+typedef void kvl_tick(int64_t done, int64_t all, void *user);
+void kvl_engine_set_tick(struct kvl_engine *engine, kvl_tick *run, void *user);
 /* Calls `run` with a policy's name before hooks of another one than before, and with NULL where a batch
  * of several goes on without and at the end (`run` NULL): for who says which plug-in crashed. */
 void kvl_engine_set_watch(struct kvl_engine *engine, void (*run)(const char *policy));
