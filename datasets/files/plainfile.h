@@ -17,9 +17,9 @@ struct kvl_plainfile {
     char *path; /* as it was found */
 };
 
-/* The file `path`, else that with .gz or .zst behind it.  KVL_EIO: there is none, or it cannot be read. */
 /* Whether a message of kvl_plainfile_open says that the file is not there. */
 bool kvl_plainfile_absent(const char *msg);
+/* The file `path`, else that with .gz or .zst behind it.  KVL_EIO: there is none, or it cannot be read. */
 int kvl_plainfile_open(const char *path, struct kvl_plainfile *out, struct kvl_err *err);
 void kvl_plainfile_close(struct kvl_plainfile *f);
 

@@ -138,6 +138,8 @@ int kvl_shown_open(struct kvl_shown *s, struct kvl_err *err)
     KVL_TRY(rc);
     KVL_TRY(kvl_work_create(&s->sweep, s->file, &where, true, &s->work, err));
     KVL_TRY(show_group(s, err));
+    if (!(context >= 0.0 && context < INT32_MAX))
+        return kvl_fail(err, KVL_ELOG, "context %g: no such context", context);
     KVL_TRY(kvl_context_generate(s->work, s->group, (int32_t)context, &s->context, err));
     if (!(question >= 0.0 && question < s->context.n_questions))
         return kvl_fail(err, KVL_ELOG, "question %g of %d of context %g: no such question",

@@ -32,16 +32,26 @@ static int text_string(struct kvl_buf *b, const char *key, const char *s)
     return kvl_buf_adds(b, "\n");
 }
 
+/* Options may have quotes and line feeds. */
+static int text_point(struct kvl_buf *b, const struct kvl_point *v)
+{
+    const char *own = v->own ? ":prefill=own" : "";
+    struct kvl_buf text = { 0 };
+    int rc = kvl_buf_printf(&text, "%s%s%s%s", v->task ? v->task->name : v->policy->name, own,
+                            v->options[0] ? (*own ? "," : ":") : "", v->options);
+    if (rc == KVL_OK) rc = kvl_text_quote(b, text.data);
+    kvl_buf_free(&text);
+    return rc;
+}
+
 static int text_points(struct kvl_buf *b, const char *key, const struct kvl_points *p)
 {
     if (p->n == 0) return KVL_OK;
     KVL_TRY(kvl_buf_printf(b, "%s: [", key));
     for (size_t i = 0; i < p->n; i++) {
         const struct kvl_point *v = &p->v[i];
-        const char *own = v->own ? ":prefill=own" : "";
-        KVL_TRY(kvl_buf_printf(b, "%s\"%s%s%s%s\"", i ? ", " : "",
-                               v->task ? v->task->name : v->policy->name, own,
-                               v->options[0] ? (*own ? "," : ":") : "", v->options));
+        KVL_TRY(kvl_buf_adds(b, i ? ", " : ""));
+        KVL_TRY(text_point(b, v));
     }
     return kvl_buf_adds(b, "]\n");
 }

@@ -74,6 +74,7 @@ struct as_export {
 static bool as_among(const char *names, const char *name)
 {
     size_t n = strlen(name);
+    if (n == 0) return false;
     for (const char *at = names; (at = strstr(at, name)) != NULL; at += n)
         if ((at == names || at[-1] == '|') && (!at[n] || at[n] == '|')) return true;
     return false;
@@ -125,11 +126,16 @@ static json_t *as_line(const struct as_form *form, const json_t *record)
     return line;
 }
 
-/* A value; {"json": text} is that text. */
+/* A value; {"json": text} is that text, where it is one value, in one line. */
 static bool as_put(const json_t *v, FILE *out)
 {
     const char *text = json_string_value(json_object_get(v, "json"));
-    if (text && json_object_size(v) == 1) return fputs(text, out) != EOF;
+    json_t *value =
+        text && json_object_size(v) == 1 ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    json_decref(value);
+    for (const char *c = text; value && *c; c++)
+        if (fputc((unsigned char)*c < 0x20 ? ' ' : *c, out) == EOF) return false;
+    if (value) return true;
     return json_dumpf(v, out, JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY) == 0;
 }
 

@@ -2,6 +2,7 @@
 #include "reproduce_page.h"
 
 #include "page_parts.h"
+#include "show.h"
 #include "text_table.h"
 
 #include <ctype.h>
@@ -58,13 +59,15 @@ static int other_tasks(const struct kvl_reproduced *r, struct kvl_buf *out)
     return KVL_OK;
 }
 
-static void scale_note(const char *tasks, FILE *out)
+static void scale_note(const char *tasks, enum kvl_medium m, FILE *out)
 {
-    if (*tasks)
-        fprintf(out, "Another task ran than the paper's: %s.  Numbers of the two are not compared.",
-                tasks);
-    else
+    if (!*tasks) {
         fputs("Another model, shorter contexts; only the shape compares.", out);
+        return;
+    }
+    fputs("Another task ran than the paper's: ", out);
+    kvl_show(out, m, tasks);
+    fputs(".  Numbers of the two are not compared.", out);
 }
 
 /* ---- terminal -------------------------------------------------------------------------------- */
@@ -104,7 +107,7 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
         rc = kvl_fail(err, KVL_ENOMEM, "out of memory");
     if (rc == KVL_OK && r->small) {
         fputs("  Small scale: ", out);
-        scale_note(tasks.data, out);
+        scale_note(tasks.data, KVL_SHOW_TEXT, out);
         fputc('\n', out);
     }
     kvl_buf_free(&tasks);
@@ -330,7 +333,7 @@ static void scale_page(const struct kvl_reproduced *r, FILE *out)
 {
     struct kvl_buf tasks = { 0 };
     fputs("<p class=note>Small scale.  ", out);
-    if (other_tasks(r, &tasks) == KVL_OK) scale_note(tasks.data, out);
+    if (other_tasks(r, &tasks) == KVL_OK) scale_note(tasks.data, KVL_SHOW_HTML, out);
     fputs("</p>\n", out);
     kvl_buf_free(&tasks);
 }

@@ -24,6 +24,7 @@
 enum {
     WORKERS_POLL_MS = 200,
     WORKERS_READ = 1 << 16,
+    WORKERS_FRAME_MAX = 1 << 28, /* bytes of a frame that a worker of ours sends */
     WORKERS_WAIT_US = 2000,
     WORKERS_LOOK_NS = 1000000000,
     WORKERS_MAX = 1024
@@ -349,6 +350,14 @@ static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_f
     return kvl_runner_show(w->r, what, workers_flight_ns(w), w->err);
 }
 
+/* A hook has written to the worker's socket: nothing that follows can be told apart. */
+static int worker_babbles(struct workers *w, int32_t i)
+{
+    w->shared->each[i].harm = KVL_HARM_FILES;
+    kill(w->worker[i].pid, SIGKILL);
+    return worker_died(w, i, NULL);
+}
+
 /* All frames that are whole.  The last one may end the worker, and its buffer. */
 static int workers_frames(struct workers *w, int32_t i)
 {
@@ -359,6 +368,10 @@ static int workers_frames(struct workers *w, int32_t i)
     w->worker[i].in = (struct kvl_buf){ 0 };
     while (rc == KVL_OK && in.len - at >= sizeof f) {
         memcpy(&f, in.data + at, sizeof f);
+        if (f.says < KVL_WORKER_NEXT || f.says > KVL_WORKER_LOST || f.bytes > WORKERS_FRAME_MAX) {
+            kvl_buf_free(&in);
+            return worker_babbles(w, i);
+        }
         if (in.len - at - sizeof f < f.bytes) break;
         rc = workers_frame(w, i, &f, in.data + at + sizeof f);
         at += sizeof f + (size_t)f.bytes;

@@ -86,7 +86,8 @@ static const char *escape_of(enum kvl_medium m, char c)
 static bool is_formula(const char *s, size_t n)
 {
     char head[64], *end;
-    if (n == 0 || !strchr("=+-@\t\r", *s)) return false;
+    if (n == 0 || !strchr("=+-@\t\r", *s) || (n == 1 && *s == '-')) return false;
+    if (n >= sizeof head) return true;
     snprintf(head, sizeof head, "%.*s", (int)KVL_MIN(n, sizeof head - 1), s);
     strtod(head, &end);
     return *end || end == head;
