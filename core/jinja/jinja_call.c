@@ -123,7 +123,7 @@ static struct jin_val dict_method(struct kvl_jinja_run *r, const char *name,
     const struct jin_dict *d = a->v[0].d;
     struct jin_val out = jin_list(r);
     if (strcmp(name, "get") == 0) {
-        const struct jin_val *v = jin_find(d, jin_arg(a, 1, NULL));
+        const struct jin_val *v = jin_find(r, d, jin_arg(a, 1, NULL));
         return v ? *v : a->n > 2 ? a->v[2] : jin_none();
     }
     if (strcmp(name, "copy") == 0) return named(r, &(struct jin_args){ a->v, a->name, 1 }, false);
@@ -144,7 +144,7 @@ static struct jin_val list_method(struct kvl_jinja_run *r, const char *name,
     if (!index && strcmp(name, "count") != 0)
         return jin_fail(r, "method %s of a list is not known here", name);
     for (size_t i = 0; i < l->n && a->n > 1; i++) {
-        bool same = jin_equal(l->v[i], a->v[1]);
+        bool same = jin_equal(r, l->v[i], a->v[1]);
         if (same && index) return jin_int((int64_t)i);
         n += same;
     }
@@ -200,6 +200,7 @@ static bool test_whole(struct kvl_jinja_run *r, const char *name, struct jin_val
         jin_fail(r, "%s of %s", name, jin_type_name(v));
         return false;
     }
+    if (n == -1) n = 1; /* the least number has no negative */
     return (v.i % n != 0) == (*name == 'o');
 }
 
@@ -222,13 +223,14 @@ static bool test_type(const char *name, struct jin_val v)
 
 bool jin_test(struct kvl_jinja_run *r, const char *name, struct jin_args a)
 {
+    if (r->rc != KVL_OK) return false;
     struct jin_val v = a.v[0], by = jin_arg(&a, 1, NULL);
     if (strcmp(name, "defined") == 0) return v.type != JIN_UNDEFINED;
     if (strcmp(name, "undefined") == 0) return v.type == JIN_UNDEFINED;
-    if (strcmp(name, "equalto") == 0 || strcmp(name, "eq") == 0) return jin_equal(v, by);
-    if (strcmp(name, "ne") == 0) return !jin_equal(v, by);
+    if (strcmp(name, "equalto") == 0 || strcmp(name, "eq") == 0) return jin_equal(r, v, by);
+    if (strcmp(name, "ne") == 0) return !jin_equal(r, v, by);
     if (strcmp(name, "in") == 0) return jin_in(r, v, by);
-    if (strcmp(name, "sameas") == 0) return v.type == by.type && jin_equal(v, by);
+    if (strcmp(name, "sameas") == 0) return v.type == by.type && jin_equal(r, v, by);
     if (strcmp(name, "lt") == 0) return jin_order(r, v, by) < 0;
     if (strcmp(name, "le") == 0) return jin_order(r, v, by) <= 0;
     if (strcmp(name, "gt") == 0) return jin_order(r, v, by) > 0;

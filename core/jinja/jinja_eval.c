@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-enum { EVAL_STEPS = 20000000 };
-
 /* ---- names and parts ------------------------------------------------------------------------- */
 
 static struct jin_val lookup(struct kvl_jinja_run *r, const char *name)
@@ -52,7 +50,7 @@ struct jin_val jin_item(struct kvl_jinja_run *r, struct jin_val v, struct jin_va
     if (v.type == JIN_UNDEFINED)
         return jin_fail(r, "'%s' is undefined", v.name ? v.name : "a value");
     if (v.type == JIN_DICT) {
-        const struct jin_val *found = jin_find(v.d, key);
+        const struct jin_val *found = jin_find(r, v.d, key);
         if (found) return *found;
     }
     bool whole = key.type == JIN_INT || key.type == JIN_BOOL;
@@ -134,7 +132,7 @@ static struct jin_val whole_numbers(struct kvl_jinja_run *r, char op, int64_t a,
     int64_t out = 0;
     bool over = false;
     if ((op == 'I' || op == '%') && b == 0) return jin_fail(r, "a division by zero");
-    if (b == -1 && (op == 'I' || op == '%')) return op == '%' ? jin_int(0) : jin_int(-a);
+    if (b == -1 && (op == 'I' || op == '%')) return op == '%' ? jin_int(0) : jin_minus(r, a);
     switch (op) {
     case '+': over = __builtin_add_overflow(a, b, &out); break;
     case '-': over = __builtin_sub_overflow(a, b, &out); break;
@@ -219,7 +217,7 @@ static struct jin_val compare(struct kvl_jinja_run *r, const struct jin_node *n)
         bool holds = false;
         if (r->rc != KVL_OK) break;
         if (strcmp(op, "==") == 0 || strcmp(op, "!=") == 0)
-            holds = jin_equal(a, b) == (*op == '=');
+            holds = jin_equal(r, a, b) == (*op == '=');
         else if (strcmp(op, "in") == 0 || strcmp(op, "not in") == 0)
             holds = jin_in(r, a, b) == (*op == 'i');
         else {
@@ -237,7 +235,7 @@ static struct jin_val compare(struct kvl_jinja_run *r, const struct jin_node *n)
 static struct jin_val negative(struct kvl_jinja_run *r, struct jin_val v)
 {
     if (v.type == JIN_FLOAT) return (struct jin_val){ JIN_FLOAT, { .f = -v.f } };
-    if (v.type == JIN_INT || v.type == JIN_BOOL) return jin_int(-(v.type == JIN_INT ? v.i : v.b));
+    if (v.type == JIN_INT || v.type == JIN_BOOL) return jin_minus(r, v.type == JIN_INT ? v.i : v.b);
     return jin_fail(r, "minus %s", jin_type_name(v));
 }
 
@@ -321,7 +319,7 @@ struct jin_val jin_eval(struct kvl_jinja_run *r, const struct jin_node *n)
     struct jin_val v = { 0 };
     if (r->rc != KVL_OK) return v;
     if (r->depth >= 4 * JIN_DEPTH) return jin_fail(r, "calls nested too deeply");
-    if (++r->steps > EVAL_STEPS) return jin_fail(r, "more than %d steps", (int)EVAL_STEPS);
+    if (++r->steps > JIN_STEPS) return jin_fail(r, "more than %d steps", (int)JIN_STEPS);
     r->depth++;
     r->line = n->line;
     switch (n->kind) {

@@ -93,7 +93,7 @@ static struct jin_val f_float(struct kvl_jinja_run *r, struct jin_args a)
 static struct jin_val f_abs(struct kvl_jinja_run *r, struct jin_args a)
 {
     struct jin_val v = a.v[0];
-    if (v.type == JIN_INT) return jin_int(v.i < 0 ? -v.i : v.i);
+    if (v.type == JIN_INT) return v.i < 0 ? jin_minus(r, v.i) : v;
     if (v.type == JIN_FLOAT) return (struct jin_val){ JIN_FLOAT, { .f = fabs(v.f) } };
     return jin_fail(r, "abs of %s", jin_type_name(v));
 }
@@ -394,5 +394,6 @@ bool jin_knows_filter(const char *name)
 
 struct jin_val jin_filter(struct kvl_jinja_run *r, const char *name, struct jin_args a)
 {
+    if (r->rc != KVL_OK) return (struct jin_val){ 0 };
     return filter_find(name)(r, a);
 }

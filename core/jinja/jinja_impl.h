@@ -19,7 +19,10 @@
 
 #include <string.h>
 
-enum { JIN_DEPTH = 100 }; /* of expressions, statements and calls within one another */
+enum {
+    JIN_DEPTH = 100,     /* of expressions, statements and calls within one another */
+    JIN_STEPS = 20000000 /* of a run: expressions, and comparisons of values */
+};
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -216,7 +219,11 @@ void jin_adds(struct kvl_jinja_run *r, struct jin_out *o, const char *s);
 struct jin_val jin_made(struct kvl_jinja_run *r, struct jin_out *o); /* frees it */
 
 bool jin_true(struct jin_val v);
-bool jin_equal(struct jin_val a, struct jin_val b);
+/* One step more, `n` of them; false, and said, where a run has had too many. */
+bool jin_step(struct kvl_jinja_run *r, uint64_t n);
+/* -x, which the least number has not. */
+struct jin_val jin_minus(struct kvl_jinja_run *r, int64_t x);
+bool jin_equal(struct kvl_jinja_run *r, struct jin_val a, struct jin_val b);
 int jin_order(struct kvl_jinja_run *r, struct jin_val a, struct jin_val b);
 bool jin_in(struct kvl_jinja_run *r, struct jin_val x, struct jin_val in);
 const char *jin_type_name(struct jin_val v); /* as Python has it */
@@ -227,7 +234,8 @@ int64_t jin_length(struct kvl_jinja_run *r, struct jin_val v);
 struct jin_val jin_to_str(struct kvl_jinja_run *r, struct jin_val v);
 struct jin_val jin_to_list(struct kvl_jinja_run *r,
                            struct jin_val v); /* a new one, of what can be gone through */
-const struct jin_val *jin_find(const struct jin_dict *d, struct jin_val key);
+const struct jin_val *jin_find(struct kvl_jinja_run *r, const struct jin_dict *d,
+                               struct jin_val key);
 void jin_put_val(struct kvl_jinja_run *r, struct jin_dict *d, struct jin_val key, struct jin_val v);
 void jin_repr(struct kvl_jinja_run *r, struct jin_val v, struct jin_out *o);
 

@@ -97,6 +97,7 @@ struct jin_val jin_json(struct kvl_jinja_run *r, struct jin_args a)
                       .sort = jin_true(jin_arg(&a, 4, "sort_keys")) };
     if (a.n > 1 && !a.name[1] && a.v[1].type == JIN_INT) /* Jinja's own order */
         return jin_fail(r, "tojson with an indent that is not named is not known here");
+    if (j.indent > 64) return jin_fail(r, "an indent of more than 64");
     j.comma = jin_lit(r, j.indent >= 0 ? "," : ", ");
     j.colon = jin_lit(r, ": ");
     if (parts.type == JIN_LIST && parts.l->n == 2 && parts.l->v[0].type == JIN_STR &&

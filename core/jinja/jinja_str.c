@@ -81,10 +81,12 @@ static struct jin_val has_end(struct kvl_jinja_run *r, const struct jin_str *s, 
 /* Byte of the first (last) `what` in s from `from` on; -1: there is none. */
 static int64_t find(const struct jin_str *s, const struct jin_str *what, size_t from, bool last)
 {
-    if (what->len > s->len) return -1;
-    for (size_t i = 0; i <= s->len - what->len - KVL_MIN(from, s->len - what->len); i++) {
-        size_t at = last ? s->len - what->len - i : from + i;
-        if (at + what->len > s->len) break;
+    if (what->len > s->len || from > s->len) return -1;
+    if (!last) {
+        const char *at = memmem(s->s + from, s->len - from, what->s, what->len);
+        return at || what->len > 0 ? (at ? at - s->s : -1) : (int64_t)from;
+    }
+    for (size_t at = s->len - what->len + 1; at-- > from;) {
         if (memcmp(s->s + at, what->s, what->len) == 0) return (int64_t)at;
     }
     return -1;

@@ -181,17 +181,18 @@ void jin_push(struct kvl_jinja_run *r, struct jin_val list, struct jin_val v)
     l->v[l->n++] = v;
 }
 
-const struct jin_val *jin_find(const struct jin_dict *d, struct jin_val key)
+const struct jin_val *jin_find(struct kvl_jinja_run *r, const struct jin_dict *d,
+                               struct jin_val key)
 {
     for (size_t i = 0; i < d->n; i++)
-        if (jin_equal(d->key[i], key)) return &d->v[i];
+        if (jin_equal(r, d->key[i], key)) return &d->v[i];
     return NULL;
 }
 
 void jin_put_val(struct kvl_jinja_run *r, struct jin_dict *d, struct jin_val key, struct jin_val v)
 {
     if (r->rc != KVL_OK) return;
-    struct jin_val *old = (struct jin_val *)(uintptr_t)jin_find(d, key);
+    struct jin_val *old = (struct jin_val *)(uintptr_t)jin_find(r, d, key);
     if (old) {
         *old = v;
         return;
@@ -254,17 +255,29 @@ static int by_number(struct jin_val a, struct jin_val b)
     return (x > y) - (x < y);
 }
 
-static bool same_dict(const struct jin_dict *a, const struct jin_dict *b)
+static bool same_dict(struct kvl_jinja_run *r, const struct jin_dict *a, const struct jin_dict *b)
 {
     if (a->n != b->n) return false;
     for (size_t i = 0; i < a->n; i++) {
-        const struct jin_val *v = jin_find(b, a->key[i]);
-        if (!v || !jin_equal(a->v[i], *v)) return false;
+        const struct jin_val *v = jin_find(r, b, a->key[i]);
+        if (!v || !jin_equal(r, a->v[i], *v)) return false;
     }
     return true;
 }
 
-bool jin_equal(struct jin_val a, struct jin_val b)
+bool jin_step(struct kvl_jinja_run *r, uint64_t n)
+{
+    r->steps += n;
+    if (r->rc == KVL_OK && r->steps > JIN_STEPS) jin_fail(r, "more than %d steps", (int)JIN_STEPS);
+    return r->rc == KVL_OK;
+}
+
+struct jin_val jin_minus(struct kvl_jinja_run *r, int64_t x)
+{
+    return x == INT64_MIN ? jin_fail(r, "a number beyond 64 bits") : jin_int(-x);
+}
+
+static bool equal_values(struct kvl_jinja_run *r, struct jin_val a, struct jin_val b)
 {
     if (is_number(a) && is_number(b)) return by_number(a, b) == 0;
     if (a.type != b.type) return false;
@@ -273,16 +286,30 @@ bool jin_equal(struct jin_val a, struct jin_val b)
     case JIN_LIST:
         if (a.l->n != b.l->n || a.l->tuple != b.l->tuple) return false;
         for (size_t i = 0; i < a.l->n; i++)
-            if (!jin_equal(a.l->v[i], b.l->v[i])) return false;
+            if (!jin_equal(r, a.l->v[i], b.l->v[i])) return false;
         return true;
-    case JIN_DICT: return a.d == b.d || (!a.d->space && !b.d->space && same_dict(a.d, b.d));
+    case JIN_DICT: return a.d == b.d || (!a.d->space && !b.d->space && same_dict(r, a.d, b.d));
     case JIN_CALL: return a.c == b.c;
     default: return true;
     }
 }
 
+bool jin_equal(struct kvl_jinja_run *r, struct jin_val a, struct jin_val b)
+{
+    if (!jin_step(r, 1)) return false;
+    if (r->depth >= 4 * JIN_DEPTH) {
+        jin_fail(r, "values nested too deeply");
+        return false;
+    }
+    r->depth++;
+    bool equal = equal_values(r, a, b);
+    r->depth--;
+    return equal && r->rc == KVL_OK;
+}
+
 int jin_order(struct kvl_jinja_run *r, struct jin_val a, struct jin_val b)
 {
+    if (!jin_step(r, 1)) return 0;
     if (is_number(a) && is_number(b)) return by_number(a, b);
     if (a.type == JIN_STR && b.type == JIN_STR) {
         int c = memcmp(a.s->s, b.s->s, KVL_MIN(a.s->len, b.s->len));
@@ -296,10 +323,10 @@ bool jin_in(struct kvl_jinja_run *r, struct jin_val x, struct jin_val in)
 {
     if (in.type == JIN_STR && x.type == JIN_STR)
         return x.s->len == 0 || memmem(in.s->s, in.s->len, x.s->s, x.s->len);
-    if (in.type == JIN_DICT) return jin_find(in.d, x);
+    if (in.type == JIN_DICT) return jin_find(r, in.d, x);
     if (in.type == JIN_LIST)
         for (size_t i = 0; i < in.l->n; i++)
-            if (jin_equal(in.l->v[i], x)) return true;
+            if (jin_equal(r, in.l->v[i], x)) return true;
     if (in.type != JIN_LIST && in.type != JIN_UNDEFINED)
         jin_fail(r, "%s in %s", jin_type_name(x), jin_type_name(in));
     return false;
@@ -336,13 +363,17 @@ struct jin_val jin_to_list(struct kvl_jinja_run *r, struct jin_val v)
 /* ---- as text --------------------------------------------------------------------------------- */
 
 /* The shortest digits that mean the same number. */
+/* As Python: the fewest digits that tell it, with an exponent below 1e-4 and from 1e16 on. */
 static void float_text(double f, char out[40])
 {
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, 40, "%.*g", digits, f);
+    int digits = 0;
+    for (; digits < 17; digits++) {
+        snprintf(out, 40, "%.*e", digits, f);
         if (strtod(out, NULL) == f) break;
     }
-    if (!strpbrk(out, ".en")) strcat(out, ".0");
+    const char *power = strchr(out, 'e');
+    int e = power ? atoi(power + 1) : 0;
+    if (power && e >= -4 && e < 16) snprintf(out, 40, "%.*f", KVL_MAX(digits - e, 1), f);
 }
 
 static void repr_str(struct kvl_jinja_run *r, const struct jin_str *s, struct jin_out *o)

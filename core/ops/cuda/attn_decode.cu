@@ -274,7 +274,7 @@ static int decode_start_fast(const struct decode_params *a, const struct decode_
 {
     dim3 grid((unsigned)p->splits[1], (unsigned)n_jobs, (unsigned)kvl_ceil_div(p->heads[1], G));
     void (*decode_fast_kernel)(struct decode_params) = decode_fast<T, D, G>;
-    size_t bytes = fast_bytes<T, D, G>(p->split[1], a->ahead);
+    size_t bytes = fast_bytes<T, D, G>(p->split[1], a->ahead, a->run != NULL);
     assert(grid.z <= FAST_Z);
     KVL_TRY(kvl_cuda_check(cudaFuncSetAttribute(decode_fast_kernel,
                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,

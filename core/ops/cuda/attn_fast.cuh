@@ -462,9 +462,9 @@ fast_rows(const struct decode_params &a, const struct decode_split &s,
 
 /* Bytes before the places: rows, queries, then the runs of a split or weights of the warps. */
 template <int D, int G>
-static __host__ __device__ inline size_t fast_front(int32_t split)
+static __host__ __device__ inline size_t fast_front(int32_t split, bool has_runs)
 {
-    size_t runs = (size_t)split * sizeof(struct decode_run);
+    size_t runs = has_runs ? (size_t)split * sizeof(struct decode_run) : 0;
     size_t weights = (size_t)(DECODE_WARPS * 2 * fast_map<D, G>::TURN) * sizeof(float);
     size_t bytes = (size_t)split * sizeof(uint8_t *) + (size_t)(G * D) * sizeof(float) +
                    (runs > weights ? runs : weights);
@@ -490,8 +490,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, (fast_map<D, G>::BLOCKS
     for (int i = 0; i < G * 8; i++) acc[i] = 0;
     int32_t warp = (int32_t)threadIdx.x / KVL_WARP;
     float *w = m.p + warp * 2 * map::TURN;
-    uint8_t *place =
-        bytes + fast_front<D, G>(s.split) + (size_t)warp * FAST_AHEAD * 2 * fast_place<D, G>::BYTES;
+    uint8_t *place = bytes + fast_front<D, G>(s.split, a.run != NULL) +
+                     (size_t)(warp * a.ahead) * 2 * fast_place<D, G>::BYTES;
     struct fast_state<D, G> state = fast_rows<T, D, G>(a, s, m, w, place, acc);
     fast_close<D, G>(state, acc, e);
     fast_store<D, G>(a, s, e);
@@ -499,10 +499,11 @@ static __global__ void __launch_bounds__(DECODE_THREADS, (fast_map<D, G>::BLOCKS
 }
 
 /* Shared memory of a block: that of a split, or of its end. */
-template <class T, int D, int G> static size_t fast_bytes(int32_t split, int32_t ahead)
+template <class T, int D, int G>
+static size_t fast_bytes(int32_t split, int32_t ahead, bool has_runs)
 {
     size_t places = (size_t)(DECODE_WARPS * ahead) * 2 * fast_place<D, G>::BYTES;
-    size_t first = fast_front<D, G>(split) + (fast_copies<T>::YES ? places : 0);
+    size_t first = fast_front<D, G>(split, has_runs) + (fast_copies<T>::YES ? places : 0);
     size_t last = sizeof(struct fast_ends<D, G>);
     return KVL_MAX(first, last);
 }
