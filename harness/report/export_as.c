@@ -130,8 +130,9 @@ static json_t *as_line(const struct as_form *form, const json_t *record)
 static bool as_put(const json_t *v, FILE *out)
 {
     const char *text = json_string_value(json_object_get(v, "json"));
-    json_t *value =
-        text && json_object_size(v) == 1 ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
+    json_t *value = text && json_object_size(v) == 1
+                        ? json_loads(text, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL)
+                        : NULL;
     json_decref(value);
     for (const char *c = text; value && *c; c++)
         if (fputc((unsigned char)*c < 0x20 ? ' ' : *c, out) == EOF) return false;
