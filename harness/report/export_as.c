@@ -133,10 +133,11 @@ static bool as_put(const json_t *v, FILE *out)
     json_t *value = text && json_object_size(v) == 1
                         ? json_loads(text, JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL)
                         : NULL;
+    bool one = value != NULL;
     json_decref(value);
-    for (const char *c = text; value && *c; c++)
+    for (const char *c = text; one && *c; c++)
         if (fputc((unsigned char)*c < 0x20 ? ' ' : *c, out) == EOF) return false;
-    if (value) return true;
+    if (one) return true;
     return json_dumpf(v, out, JSON_REAL_PRECISION(17) | JSON_ENCODE_ANY) == 0;
 }
 

@@ -89,3 +89,15 @@ show chat.zst "$cell" --model away.gguf >out
 grep -q 'those that were sent (by their hash)' out || fail "a model elsewhere"
 lines_of chat.zst | jq -c 'select(.kind != "cell")' | zstd -q >part.zst
 refuse 2 'is not complete yet' part.zst "$cell"
+
+# Options with line feeds and quotes come back, and a context that is none is refused.
+printf '%s\n' '{"context":"The code of Bob is 17.","question":"What is \"the code\" of Bob?","answers":["17"]}' >rows.jsonl
+"$program" run --model "$model" --threads 1 --quiet --task 'jsonl:file=rows.jsonl' --length 200 --contexts 1 --policy full \
+    --log rows.zst >out 2>err || fail "a sweep of a file"
+cell=$(lines_of rows.zst | jq -r 'select(.kind == "cell").cell')
+show rows.zst "$cell" >out
+grep -q '^What is "the code" of Bob?$' out || fail "the question of a file"
+for context in -1 1e300 null; do
+    lines_of rows.zst | jq -c --argjson c $context 'if .kind == "sample" then .context = $c else . end' | zstd -qf >bad.zst
+    refuse 5 'no such context' bad.zst "$cell"
+done
