@@ -20,7 +20,13 @@ unsigned char *kvl_emu_shared;
 
 namespace
 {
-enum { MAX_THREADS = 1024, STACK_BYTES = 512 * 1024, SHARED_BYTES = 227 * 1024 };
+enum {
+    MAX_THREADS = 1024,
+    STACK_BYTES = 512 * 1024,
+    SHARED_BYTES = 227 * 1024,
+    GUARD_BYTES = 32 * 1024,
+    GUARD = 0xa5
+};
 
 struct fiber {
     void *sp;
@@ -318,6 +324,13 @@ void run_block(unsigned x, unsigned y, unsigned z)
     switch_to(fiber_get());
 }
 
+/* Bytes behind shared memory that nobody may write. */
+size_t guard_of(size_t bytes)
+{
+    size_t left = bytes < SHARED_BYTES ? SHARED_BYTES - bytes : 0;
+    return left < GUARD_BYTES ? left : (size_t)GUARD_BYTES;
+}
+
 void open_shared(size_t bytes)
 {
     static unsigned char *memory;
@@ -326,8 +339,19 @@ void open_shared(size_t bytes)
     kvl_emu_shared = memory + 16; /* no more aligned than a GPU promises */
     (void)bytes;
     KVL_EMU_UNPOISON(memory, SHARED_BYTES + 256);
+    memset(kvl_emu_shared + bytes, GUARD, guard_of(bytes));
     KVL_EMU_POISON(memory, 16);
     KVL_EMU_POISON(kvl_emu_shared + bytes, SHARED_BYTES + 240 - bytes);
+}
+
+/* Dynamic shared memory ends where the launch said. */
+void close_shared(size_t bytes)
+{
+    const unsigned char *end = kvl_emu_shared + bytes;
+    size_t n = guard_of(bytes);
+    KVL_EMU_UNPOISON(end, n);
+    for (size_t i = 0; i < n; i++)
+        if (end[i] != GUARD) kvl_emu_die("a kernel writes behind its shared memory");
 }
 
 /* A step that visits every block once, in an order of its own. */
@@ -364,6 +388,7 @@ void kvl_emu_grid(const struct kvl_emu_kernel *k, const std::function<void()> &b
     for (uint64_t i = 0; i < n; i++, at = (at + step) % n)
         run_block((unsigned)(at % k->grid.x), (unsigned)(at / k->grid.x % k->grid.y),
                   (unsigned)(at / k->grid.x / k->grid.y));
+    close_shared(k->shared_bytes);
     kernel = nullptr;
     kvl_emu_count.n_kernels_run++;
 }
