@@ -58,7 +58,8 @@ static void main_help(void)
          "exit codes: 0 done, 1 worse (compare), 2 bad argument or configuration, 3 bad model,\n"
          "  4 memory or disk, 5 damaged or locked log, 6 a policy or task broke its contract, 7 "
          "device,\n"
-         "  70 a bug here, 128 + n stopped by signal n");
+         "  70 a bug here, 75 stopped by SIGTERM, SIGUSR1 or SIGUSR2 (or status: not all is done):\n"
+         "  run it again, 128 + n stopped by signal n");
 }
 
 static int main_unknown(const char *name, struct kvl_err *err)
@@ -130,6 +131,6 @@ int main(int argc, char **argv)
     bool gone = rc == KVL_ESTOP && !*kvl_stop_flag() && !err.msg[0];
     if (gone) return 128 + SIGPIPE;
     if (rc != KVL_OK) fprintf(stderr, "kvlab: %s\n", err.msg[0] ? err.msg : kvl_status_name(rc));
-    if (rc == KVL_ESTOP && *kvl_stop_flag()) return 128 + *kvl_stop_flag();
+    if (rc == KVL_ESTOP && *kvl_stop_flag()) return kvl_stop_exit();
     return rc > 0 ? rc : kvl_status_exit(rc);
 }

@@ -482,6 +482,7 @@ int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *na
                       struct kvl_err *err)
 {
     struct sweep w = { .a = a, .err = err };
+    kvl_stop_goes_on();
     int rc = sweep_all(&w, file, name);
     (void)kvl_log_close(w.log, NULL);
     kvl_state_free(&w.state);
