@@ -20,13 +20,19 @@
 enum { MERGE_GROUP_BYTES = 1 << 20 };
 
 /* Texts of all logs lie in one buffer, which moves as it grows: places are numbers. */
+enum line_kind {
+    LINE_OTHER,
+    LINE_RESULT, /* a cell's own record */
+    LINE_PARTIAL /* what it had before */
+};
 struct line {
     XXH128_hash_t what;   /* records of the same are doubles of each other */
     XXH128_hash_t bytes;  /* of the line */
-    uint64_t run;         /* of its id */
+    uint64_t run, cell;   /* of their ids */
     size_t at, len;       /* in the text */
     uint64_t rank, place; /* of its run among runs, of itself in its log */
-    bool good, left_out;
+    enum line_kind kind;
+    bool good;
 };
 
 struct merge {
@@ -65,6 +71,7 @@ static const char *const what_members[][6] = {
     { "perplexity", "cell" },
     { "speed", "cell" },
     { "analysis", "cell" },
+    { "partial", "cell" },
 };
 
 /* false: it is an answer to nothing, and only the same line is a double of it. */
@@ -82,10 +89,20 @@ static int what_text(const json_t *record, struct kvl_buf *b, bool *found)
     return KVL_OK;
 }
 
+/* Of what an unfinished cell had the last word counts. */
 static bool record_good(const json_t *record)
 {
-    return !json_is_string(json_object_get(record, "error")) &&
+    return strcmp(kvl_json_text(record, "kind"), "partial") != 0 &&
+           !json_is_string(json_object_get(record, "error")) &&
            !(json_integer_value(json_object_get(record, "n_errors")) > 0);
+}
+
+static enum line_kind record_kind(const json_t *record)
+{
+    const char *kind = kvl_json_text(record, "kind");
+    if (strcmp(kind, "partial") == 0) return LINE_PARTIAL;
+    bool result = strcmp(kind, "cell") == 0 || strcmp(kind, "perplexity") == 0;
+    return result ? LINE_RESULT : LINE_OTHER;
 }
 
 /* ---- reading ------------------------------------------------------------------------------- */
@@ -123,10 +140,13 @@ static int merge_record(struct merge *m, json_t *record, const char *text, size_
         KVL_TRY(merge_shard(m, record, err));
         if (json_object_set(m->runs, run, record) != 0) return merge_memory(err);
     }
+    const char *cell = kvl_json_text(record, "cell");
     struct line *l = merge_line(m);
     if (!l || what_text(record, &what, &found) != KVL_OK) return merge_memory(err);
     *l = (struct line){ .bytes = XXH3_128bits(text, len),
                         .run = XXH3_64bits(run, strlen(run)),
+                        .cell = XXH3_64bits(cell, strlen(cell)),
+                        .kind = record_kind(record),
                         .at = m->text.len,
                         .len = len,
                         .place = m->place++,
@@ -337,7 +357,28 @@ static void merge_again(struct merge *m, struct kvl_log_merged *out)
     }
     out->n_again = m->n - n;
     m->n = n;
-    qsort(m->line, m->n, sizeof *m->line, line_order);
+}
+
+static int line_by_cell(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+    if (x->cell != y->cell) return x->cell < y->cell ? -1 : 1;
+    return (x->kind > y->kind) - (x->kind < y->kind);
+}
+
+/* What a cell had before it was finished: nobody asks for it then. */
+static void merge_partial(struct merge *m)
+{
+    size_t n = 0;
+    qsort(m->line, m->n, sizeof *m->line, line_by_cell);
+    for (size_t i = 0, finished = SIZE_MAX; i < m->n; i++) {
+        const struct line *l = &m->line[i];
+        if (l->kind == LINE_RESULT) finished = n;
+        bool over =
+            l->kind == LINE_PARTIAL && finished != SIZE_MAX && m->line[finished].cell == l->cell;
+        if (!over) m->line[n++] = *l;
+    }
+    m->n = n;
 }
 
 /* ---- writing ------------------------------------------------------------------------------- */
@@ -404,6 +445,8 @@ static int merge_all(struct merge *m, const struct kvl_log_paths *from, const ch
     KVL_TRY(merge_rank(m, err));
     merge_same(m, out);
     merge_again(m, out);
+    merge_partial(m);
+    qsort(m->line, m->n, sizeof *m->line, line_order);
     out->n_records = m->n;
     out->n_runs = json_object_size(m->runs);
     json_object_foreach(m->plans, name,

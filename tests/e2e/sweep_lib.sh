@@ -51,9 +51,9 @@ lines_of() {
 }
 
 # The same, without what differs between two runs of the same sweep (run ids, times), sorted.  Run
-# records are left out.
+# records are left out, and what a cell had before it was finished.
 results_of() {
-    lines_of "$1" | grep -v '"kind":"run"' |
+    lines_of "$1" | grep -vE '"kind":"(run|partial)"' |
         sed -E 's/"(run|t_end)":"[^"]*",?//g
                 s/"(wall_ns|prefill_ns|wall_s|prefill_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
 }

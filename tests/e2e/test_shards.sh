@@ -60,6 +60,44 @@ wait
 equal "shards of a plan, some of them empty" 8 "$(ls many/*.zst | wc -l)"
 equal "and one plan" 1 "$(ls -A many | grep -vc zst)"
 
+# ---- what is left ------------------------------------------------------------------------------------
+
+# gate CODE LEFT LOG...: exit code of status, and the shards that it says are left
+gate() {
+    local code=$1 left=$2 rc=0 only=0
+    shift 2
+    "$program" status "$@" >stdout 2>err || rc=$?
+    equal "exit of status $*" "$code" $rc
+    equal "left of $*" "${left:+$left}" "$(sed -nE 's/^left +shards (.*) of [0-9]+$/\1/p' stdout)"
+    equal "only what is left of $*" "$left" "$("$program" status --left "$@" 2>said || only=$?; [ $only = "$code" ] || echo "exit $only")"
+    equal "lines about what is left of $*" $((code != 0)) "$(wc -l <err)"
+}
+gate 0 '' out/*.zst
+gate 0 '' whole.zst
+gate 0 '' many
+gate 75 1,3 out/small.shard-[02]*
+gate 75 0-2 out/small.shard-3*
+gate 75 1-2,4-7 many/small.shard-[03]*
+grep -qx 'kvlab: work is left: shards 1-2,4-7 of 8' err || fail "what is left: $(cat err)"
+# A shard that was cut off, and the same after it went on.
+groups_of out/small.shard-2-of-4.jsonl.zst | sed -n 4p >at
+mkdir cut
+cp out/small.shard-[01]* cut
+head -c "$(cat at)" out/small.shard-2-of-4.jsonl.zst >cut/small.shard-2-of-4.jsonl.zst
+gate 75 2-3 cut
+for i in 2 3; do run_sweep small.yaml --set log=cut/small.jsonl.zst --shard $i/4 2>err || fail "a shard that goes on"; done
+gate 0 '' cut
+# An unsharded sweep has no numbers; failures are none either, and neither is damage.
+groups_of whole.zst | sed -n 9p >at
+head -c "$(cat at)" whole.zst >half.zst
+gate 75 '' half.zst
+lines_of whole.zst | sed -E '0,/"kind":"sample"/s/("kind":"sample".*)"error":null/\1"error":"lost"/; /"kind":"sample"/s/"error":null/"error":"lost"/' | zstd -q >lost.zst
+gate 6 '' lost.zst
+{ cat whole.zst; echo damage; cat whole.zst; } >hurt.zst
+gate 5 '' hurt.zst
+run_sweep small.yaml --set name=other --set log=of3/other.jsonl.zst --set contexts=1 --shard 0/3 2>err || fail "another sweep"
+refused 2 'left: sweeps in other numbers of shards' status --left out of3
+
 # ---- one log of them ---------------------------------------------------------------------------------
 
 cp -r out before
