@@ -184,6 +184,12 @@ static json_t *record_shard(struct kvl_shard shard)
     return shard.count < 2 ? json_null() : json_sprintf("%d/%d", shard.index, shard.count);
 }
 
+static json_t *record_plan(const struct kvl_work *w)
+{
+    char hash[KVL_PLAN_HASH];
+    return kvl_work_plan(w, hash, NULL) == KVL_OK ? json_string(hash) : NULL;
+}
+
 static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
@@ -198,12 +204,12 @@ static json_t *record_sweep(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
     const struct kvl_run_amount *n = &info->amount;
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "name",
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "name",
                      kvl_record_path_text(s->name), "file", kvl_record_path_text(s->file), "hash",
                      s->hash, "text", kvl_record_path_text(s->text), "shard",
-                     record_shard(info->shard), "cells", (json_int_t)n->cells, "cells_before",
-                     (json_int_t)n->cells_before, "answers", (json_int_t)n->answers,
-                     "answers_before", (json_int_t)n->answers_before);
+                     record_shard(info->work->shard), "plan", record_plan(info->work), "cells",
+                     (json_int_t)n->cells, "cells_before", (json_int_t)n->cells_before, "answers",
+                     (json_int_t)n->answers, "answers_before", (json_int_t)n->answers_before);
 }
 
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
