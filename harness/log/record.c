@@ -1,6 +1,8 @@
 /* Records as JSON. */
 #include "record.h"
 
+#include "kvl/utf8.h"
+
 #include "args.h"
 #include "build.h"
 #include "log.h"
@@ -30,26 +32,13 @@ json_t *kvl_record_ns(double ns)
     return isfinite(ns) ? json_integer((json_int_t)ns) : json_null();
 }
 
-/* Length of the valid UTF-8 character at s, 0 = none. */
-static size_t record_utf8(const unsigned char *s, size_t n)
-{
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 ? 4 : (s[0] >= 0xe0 ? 3 : 2);
-    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
-    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
-    return len;
-}
-
 /* JSON holds UTF-8 only: other bytes become U+FFFD, the ids beside the text tell them apart. */
 json_t *kvl_record_text(const char *s, size_t n)
 {
     struct kvl_buf clean = { 0 };
     int rc = kvl_buf_adds(&clean, "");
     for (size_t i = 0; i < n && rc == KVL_OK;) {
-        size_t len = record_utf8((const unsigned char *)s + i, n - i);
+        size_t len = kvl_utf8_len(s + i, n - i);
         rc = len ? kvl_buf_add(&clean, s + i, len) : kvl_buf_adds(&clean, "\xef\xbf\xbd");
         i += len ? len : 1;
     }
@@ -195,6 +184,12 @@ static json_t *record_shard(struct kvl_shard shard)
     return shard.count < 2 ? json_null() : json_sprintf("%d/%d", shard.index, shard.count);
 }
 
+static json_t *record_plan(const struct kvl_work *w)
+{
+    char hash[KVL_PLAN_HASH];
+    return kvl_work_plan(w, hash, NULL) == KVL_OK ? json_string(hash) : NULL;
+}
+
 static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
@@ -209,12 +204,12 @@ static json_t *record_sweep(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
     const struct kvl_run_amount *n = &info->amount;
-    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:I, s:I, s:I, s:I}", "name",
+    return json_pack("{s:o, s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:I}", "name",
                      kvl_record_path_text(s->name), "file", kvl_record_path_text(s->file), "hash",
                      s->hash, "text", kvl_record_path_text(s->text), "shard",
-                     record_shard(info->shard), "cells", (json_int_t)n->cells, "cells_before",
-                     (json_int_t)n->cells_before, "answers", (json_int_t)n->answers,
-                     "answers_before", (json_int_t)n->answers_before);
+                     record_shard(info->work->shard), "plan", record_plan(info->work), "cells",
+                     (json_int_t)n->cells, "cells_before", (json_int_t)n->cells_before, "answers",
+                     (json_int_t)n->answers, "answers_before", (json_int_t)n->answers_before);
 }
 
 json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)

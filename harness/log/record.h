@@ -122,7 +122,6 @@ struct kvl_run_info {
     int32_t threads, chunk_tok;
     struct kvl_jobs jobs;
     const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
-    struct kvl_shard shard;
     struct kvl_run_amount amount; /* zeros: not a sweep of cells */
 };
 

@@ -109,6 +109,15 @@ static int runner_mark_kept(struct kvl_runner *r, struct kvl_err *err)
     return known ? KVL_OK : runner_announce(r, err);
 }
 
+/* A shard that gets nothing says so, or it would seem not to have run. */
+static int runner_mark_empty(struct kvl_runner *r, struct kvl_err *err)
+{
+    const struct kvl_work *w = r->work;
+    bool empty = w->shard.count > 1 && !r->state->newest_sources;
+    for (size_t i = 0; i < w->n_groups; i++) empty = empty && !w->group[i].mine;
+    return empty ? runner_announce(r, err) : KVL_OK;
+}
+
 /* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
 static void runner_skip(struct kvl_runner *r, size_t cell)
 {
@@ -357,6 +366,7 @@ static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 {
     KVL_TRY(runner_mark_kept(r, err));
+    KVL_TRY(runner_mark_empty(r, err));
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
