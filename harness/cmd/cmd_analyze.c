@@ -108,6 +108,7 @@ struct analyze {
     int64_t n_answers;
     float *logits;
     struct kvl_progress progress;
+    double did, to_do; /* units of prefill */
     struct kvl_err *err;
 };
 
@@ -203,7 +204,8 @@ static int analyze_context(struct analyze *z, int32_t context)
     KVL_TRY(kvl_context_generate(z->work, z->group, context, &sample, z->err));
     int rc = analyze_sample(z, &sample);
     kvl_sample_free(&sample);
-    kvl_progress_did(&z->progress, KVL_WORK_PREFILL, kvl_prefill_cost(z->work, z->group->length));
+    z->did += kvl_prefill_cost(z->work, z->group->length);
+    kvl_progress_part(&z->progress, z->did / z->to_do);
     return rc;
 }
 
@@ -472,9 +474,8 @@ static int analyze_run(struct analyze *z)
     KVL_TRY(analyze_engine(z));
     KVL_TRY(analyze_open_log(z));
     for (size_t i = 0; i < z->work->n_groups; i++)
-        z->progress.work[KVL_WORK_PREFILL].total +=
-            kvl_point_contexts(&z->s, z->work->group[i].task) *
-            kvl_prefill_cost(z->work, z->work->group[i].length);
+        z->to_do += kvl_point_contexts(&z->s, z->work->group[i].task) *
+                    kvl_prefill_cost(z->work, z->work->group[i].length);
     z->progress.n_cells = z->work->n_groups;
     kvl_progress_begin(&z->progress, z->a->quiet);
     int rc = KVL_OK;
