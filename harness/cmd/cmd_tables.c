@@ -150,12 +150,8 @@ static int tables_policy(struct tables *t)
 
 static int tables_engine(struct tables *t)
 {
-    struct kvl_engine_desc desc = { .model = t->model,
-                                    .device = t->device,
-                                    .allow_overlong = t->a->model.allow_overlong };
-    KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
-    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_type, t->err));
-    KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
+    struct kvl_engine_desc desc = { .model = t->model, .device = t->device };
+    KVL_TRY(kvl_model_args_engine(&t->a->model, &desc, t->err));
     KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
     kvl_stop_install();
     kvl_engine_set_stop(t->engine, kvl_stop_flag());

@@ -373,6 +373,15 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     return kvl_model_open_told(a->model, off, out, err);
 }
 
+int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc *desc,
+                          struct kvl_err *err)
+{
+    desc->allow_overlong = a->allow_overlong;
+    KVL_TRY(kvl_kv_type_parse(a->kv_type, &desc->kv_type, err));
+    KVL_TRY(kvl_prefill_type_parse(a->prefill_type, &desc->prefill_type, err));
+    return kvl_prefill_kv_parse(a->prefill_kv, &desc->prefill_kv_host, err);
+}
+
 /* ---- lists of ids ---------------------------------------------------------------------------- */
 
 static int ids_add(struct kvl_buf *out, const char *word, size_t len, int32_t n_vocab,

@@ -34,10 +34,7 @@ static json_t *text_tokens(const struct kvl_text_result *t)
 {
     json_t *all = json_array();
     for (int32_t i = 0; i < t->n_tok; i++)
-        if (json_array_append_new(all, json_real(round(t->nll[i] * 1e5) / 1e5)) != 0) {
-            json_decref(all);
-            return NULL;
-        }
+        kvl_record_item(&all, json_real(round(t->nll[i] * 1e5) / 1e5));
     return all;
 }
 
@@ -49,11 +46,7 @@ static json_t *text_curve(const struct kvl_text_result *t)
     int32_t i = 0;
     for (int32_t mark = 0; (mark = kvl_curve_mark(mark, t->n_tok)) > 0;) {
         for (; i < mark; i++) sum += t->nll[i];
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark))) !=
-            0) {
-            json_decref(curve);
-            return NULL;
-        }
+        kvl_record_item(&curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark)));
     }
     return curve;
 }
@@ -66,10 +59,7 @@ static json_t *text_blocks(const struct kvl_text_result *t)
         int32_t from = (int32_t)(b * t->n_tok / TEXT_BLOCKS);
         int32_t to = (int32_t)((b + 1) * t->n_tok / TEXT_BLOCKS);
         if (from == to) continue;
-        if (json_array_append_new(blocks, kvl_record_real(text_mean(t->nll + from, to - from)))) {
-            json_decref(blocks);
-            return NULL;
-        }
+        kvl_record_item(&blocks, kvl_record_real(text_mean(t->nll + from, to - from)));
     }
     return blocks;
 }
@@ -156,10 +146,7 @@ static json_t *texts_curve(const json_t *texts, int32_t n_tok)
             n++;
         }
         json_t *mean = kvl_record_real(n ? sum / (double)n : KVL_NAN);
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, mean)) != 0) {
-            json_decref(curve);
-            return NULL;
-        }
+        kvl_record_item(&curve, json_pack("[i, o]", mark, mean));
     }
     return curve;
 }
