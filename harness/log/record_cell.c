@@ -245,3 +245,11 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
     r = kvl_record_add(r, json_pack("{s:s?}", "not_official", cell_unofficial(c->task)));
     return kvl_record_add(r, json_pack("{s:o}", "quality", kvl_record_quality_cell(s, c, quality)));
 }
+
+json_t *kvl_record_partial(const char *run, const struct kvl_cell *c, int64_t planned,
+                           json_t *so_far)
+{
+    return kvl_record_add(kvl_record_start("partial", run),
+                          json_pack("{s:s, s:I, s:o}", "cell", c->id, "n_planned",
+                                    (json_int_t)planned, "so_far", so_far));
+}

@@ -331,7 +331,10 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     kvl_page_number(out, x->dense_tok, 0);
     kvl_page_bytes(out, x->kv_read);
     kvl_page_bytes(out, x->index_read);
-    kvl_page_number(out, x->n, 0);
+    if (isnan(x->n_planned))
+        kvl_page_number(out, x->n, 0);
+    else
+        fprintf(out, "<td data-v=\"%.0f\">%.0f of %.0f</td>", x->n, x->n, x->n_planned);
     kvl_page_number(out, x->n_contexts, 0);
     kvl_page_number(out, x->n_errors, 0);
     fputs("<td><code>", out);

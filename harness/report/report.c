@@ -117,11 +117,13 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
     kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
-    if (x->is_cell)
-        kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
-                      isnan(x->n_contexts) ? 0 : x->n_contexts);
-    else
+    double n = isnan(x->n) ? 0 : x->n, contexts = isnan(x->n_contexts) ? 0 : x->n_contexts;
+    if (!x->is_cell)
         kvl_table_add(t, "-");
+    else if (isnan(x->n_planned))
+        kvl_table_add(t, "%.0f/%.0f", n, contexts);
+    else
+        kvl_table_add(t, "%.0f/%.0f of %.0f", n, contexts, x->n_planned);
     if (x->n_errors > 0)
         kvl_table_add(t, "%.0f", x->n_errors);
     else
@@ -378,6 +380,11 @@ static void notes_print(const struct kvl_results *r, FILE *out)
     if (kvl_report_has(r, KVL_DETAIL_METHOD))
         fputs("What methods count themselves: kvlab report --method.\n", out);
     kvl_report_method_notes(r, out);
+    if (r->n_partial)
+        fprintf(out,
+                "Not finished: %zu cell%s, of which the table shows what there is so far, n of how "
+                "many; the sweep goes on with %s.\n",
+                r->n_partial, r->n_partial == 1 ? "" : "s", r->n_partial == 1 ? "it" : "them");
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
                 r->n_unfinished, r->n_unfinished == 1 ? "" : "s",

@@ -52,6 +52,7 @@ struct kvl_result {
     struct kvl_interval nll, ppl;         /* nats per token; its exponential */
     bool over_blocks;                     /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
+    double n_planned; /* answers or texts of an unfinished cell in the end; NaN: it is finished */
     double icc; /* correlation of official scores within contexts, over the cells of the task */
     double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
     /* Tokens per lane that attention read, mean over all layers, dense ones included; of the selecting layers
@@ -92,6 +93,7 @@ struct kvl_results {
     struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
     size_t n_samples, n_failed_samples;
     json_t *failures;               /* object: message -> how many samples failed with it */
+    size_t n_partial;               /* cells that are told so far as they are there */
     size_t n_unfinished;            /* cells that have samples but neither cell nor error record */
     size_t n_stopped;               /* cells that have an error record and no result after it */
     size_t n_speed;                 /* speed records */

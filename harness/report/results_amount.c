@@ -86,7 +86,8 @@ static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl
     n->answers += run_count(run, "sweep.answers");
     n->answered += run_count(run, "sweep.answers_before");
     for (size_t i = 0; i < r->n_all; i++)
-        n->done += r->result[i].is_cell && !strcmp(r->result[i].run, id);
+        n->done +=
+            r->result[i].is_cell && isnan(r->result[i].n_planned) && !strcmp(r->result[i].run, id);
     size_t i;
     json_t *speed;
     json_array_foreach(r->speeds, i, speed) n->done += !strcmp(kvl_json_text(speed, "run"), id);

@@ -122,6 +122,21 @@ bool kvl_state_complete(const struct kvl_state *s, size_t cell)
     return true;
 }
 
+struct kvl_state_amount kvl_state_amount(const struct kvl_state *s, size_t cell)
+{
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    struct kvl_state_amount n = { 0 };
+    for (size_t i = 0; p->outcome && i < state_samples(s); i++) {
+        n.planned += !p->outcome[i].absent;
+        n.have += p->outcome[i].have && !p->outcome[i].absent;
+    }
+    for (size_t i = 0; i < json_array_size(p->text); i++) {
+        n.planned++;
+        n.have += !json_is_null(json_array_get(p->text, i));
+    }
+    return n;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The cell of the same point, by whatever code. */

@@ -128,8 +128,10 @@ static int unit_finish(struct workers *w, struct unit *u)
 {
     for (int k = 0; k < KVL_WORK_KINDS; k++) /* of cells that failed */
         kvl_progress_skip(&w->r->progress, (enum kvl_work_kind)k, u->cost[k] - u->told[k]);
-    if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
-    return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
+    if (w->speed) return KVL_OK;
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    if (--w->left[u->what.group] > 0) return kvl_runner_so_far(w->r, g, false, w->err);
+    return kvl_runner_finish(w->r, g, w->err);
 }
 
 /* Cells that failed meanwhile may have been all that wanted a unit. */
