@@ -41,14 +41,39 @@ static json_t *text_tokens(const struct kvl_text_result *t)
     return all;
 }
 
+/* Four digits: what is compared may be as small as rounding. */
+static json_t *text_kl(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++) {
+        double v = t->kl[i], unit = v > 0.0 ? pow(10.0, 3.0 - floor(log10(v))) : 1.0;
+        if (json_array_append_new(all, kvl_record_real(round(v * unit) / unit)) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static json_t *text_same(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++)
+        if (json_array_append_new(all, json_integer(t->same[i])) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    return all;
+}
+
 /* [[tokens, mean of the first so many], ...] */
-static json_t *text_curve(const struct kvl_text_result *t)
+static json_t *text_curve(const double *v, int32_t n)
 {
     json_t *curve = json_array();
     double sum = 0.0;
     int32_t i = 0;
-    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, t->n_tok)) > 0;) {
-        for (; i < mark; i++) sum += t->nll[i];
+    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, n)) > 0;) {
+        for (; i < mark; i++) sum += v[i];
         if (json_array_append_new(curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark))) !=
             0) {
             json_decref(curve);
@@ -74,6 +99,19 @@ static json_t *text_blocks(const struct kvl_text_result *t)
     return blocks;
 }
 
+/* What full attention makes of the same tokens. */
+static json_t *text_compared(const struct kvl_text_result *t)
+{
+    bool known = t->kl && !t->error;
+    double same = 0.0;
+    for (int32_t i = 0; known && i < t->n_tok; i++) same += t->same[i];
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "kl_nats", known ? text_kl(t) : json_null(),
+                     "kl_mean", known ? kvl_record_real(text_mean(t->kl, t->n_tok)) : json_null(),
+                     "kl_curve", known ? text_curve(t->kl, t->n_tok) : json_null(), "top1",
+                     known ? text_same(t) : json_null(), "top1_mean",
+                     known ? kvl_record_real(same / t->n_tok) : json_null());
+}
+
 json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
 {
     const struct kvl_outcome *o = &t->observed;
@@ -85,8 +123,9 @@ json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
     json_t *scores =
         json_pack("{s:o, s:o, s:o, s:o}", "nll", t->error ? json_null() : text_tokens(t),
                   "nll_mean", t->error ? json_null() : kvl_record_real(text_mean(t->nll, t->n_tok)),
-                  "curve", t->error ? json_null() : text_curve(t), "block_nll",
+                  "curve", t->error ? json_null() : text_curve(t->nll, t->n_tok), "block_nll",
                   t->error ? json_null() : text_blocks(t));
+    scores = kvl_record_add(scores, text_compared(t));
     json_t *cost =
         json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
                   kvl_record_ns(o->prefill_ns), "error", kvl_record_path_text(t->error));
@@ -116,16 +155,18 @@ static double texts_mean(const json_t *texts, const char *field)
     return n ? sum / (double)n : KVL_NAN;
 }
 
-/* Values whose mean is bootstrapped: the texts, or the blocks of the only one. */
-static size_t texts_values(const json_t *texts, size_t n_scored, double *value, int64_t *cluster)
+/* Values whose mean is bootstrapped: the texts, or the blocks (NULL: there are none) of the only one. */
+static size_t texts_values(const json_t *texts, const char *mean, const char *of_blocks,
+                           size_t n_scored, double *value, int64_t *cluster)
 {
     size_t n = 0;
     for (size_t i = 0; i < json_array_size(texts); i++) {
-        const json_t *text = json_array_get(texts, i), *blocks = json_object_get(text, "block_nll");
-        if (!text_scored(text)) continue;
-        if (n_scored > 1) {
+        const json_t *text = json_array_get(texts, i);
+        const json_t *blocks = of_blocks ? json_object_get(text, of_blocks) : NULL;
+        if (!text_scored(text) || isnan(kvl_json_number(text, mean))) continue;
+        if (n_scored > 1 || !of_blocks) {
             cluster[n] = (int64_t)n;
-            value[n++] = kvl_json_number(text, "nll_mean");
+            value[n++] = kvl_json_number(text, mean);
             continue;
         }
         for (size_t b = 0; b < json_array_size(blocks) && b < TEXT_BLOCKS; b++) {
@@ -136,7 +177,8 @@ static size_t texts_values(const json_t *texts, size_t n_scored, double *value, 
     return n;
 }
 
-static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
+static int texts_interval(const json_t *texts, const char *mean, const char *of_blocks,
+                          size_t n_scored, struct kvl_range range, const char *id,
                           struct kvl_interval *out)
 {
     size_t room = json_array_size(texts) + TEXT_BLOCKS;
@@ -144,16 +186,17 @@ static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
     int64_t *cluster = kvl_alloc(room, sizeof *cluster);
     int rc = value && cluster ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
-        size_t n = texts_values(texts, n_scored, value, cluster);
-        rc = kvl_mean_interval(value, cluster, n, KVL_RANGE_ANY, kvl_point_number(id), out);
-        out->mean = texts_mean(texts, "nll_mean");
+        size_t n = texts_values(texts, mean, of_blocks, n_scored, value, cluster);
+        rc = kvl_mean_interval(value, cluster, n, range, kvl_point_number(id), out);
+        out->mean = texts_mean(texts, mean);
     }
     kvl_free(value);
     kvl_free(cluster);
     return rc;
 }
 
-static json_t *texts_curve(const json_t *texts, int32_t n_tok)
+/* Running means of the field `name`. */
+static json_t *texts_curve(const json_t *texts, const char *name, int32_t n_tok)
 {
     json_t *curve = json_array();
     size_t row = 0;
@@ -162,8 +205,8 @@ static json_t *texts_curve(const json_t *texts, int32_t n_tok)
         size_t n = 0;
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
-            const json_t *point = json_array_get(json_object_get(text, "curve"), row);
-            if (!text_scored(text)) continue;
+            const json_t *point = json_array_get(json_object_get(text, name), row);
+            if (!text_scored(text) || !point) continue;
             sum += json_number_value(json_array_get(point, 1));
             n++;
         }
@@ -187,7 +230,8 @@ static json_t *texts_scores(const json_t *texts, const char *id)
         n++;
         n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
     }
-    if (texts_interval(texts, n, id, &v) != KVL_OK) return NULL;
+    if (texts_interval(texts, "nll_mean", "block_nll", n, KVL_RANGE_ANY, id, &v) != KVL_OK)
+        return NULL;
     json_t *nll = json_pack("{s:o, s:o, s:o, s:s}", "mean", kvl_record_real(v.mean), "lo",
                             kvl_record_real(v.lo), "hi", kvl_record_real(v.hi), "over",
                             n > 1 ? "texts" : "blocks");
@@ -196,7 +240,32 @@ static json_t *texts_scores(const json_t *texts, const char *id)
     return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "n", (json_int_t)n, "n_contexts",
                      (json_int_t)n, "n_errors", (json_int_t)(all - n), "n_tok",
                      (json_int_t)n_tok * (json_int_t)n, "nll", nll, "ppl", ppl, "curve",
-                     texts_curve(texts, n_tok));
+                     texts_curve(texts, "curve", n_tok));
+}
+
+static json_t *texts_mean_of(const json_t *texts, const char *mean, struct kvl_range range,
+                             const char *id)
+{
+    struct kvl_interval v;
+    if (texts_interval(texts, mean, NULL, 0, range, id, &v) != KVL_OK) return NULL;
+    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(v.mean), "lo",
+                     kvl_record_real(v.lo), "hi", kvl_record_real(v.hi));
+}
+
+/* Beside full attention on the same tokens; null where no text was compared. */
+static json_t *texts_compared(const json_t *texts, const char *id)
+{
+    if (isnan(texts_mean(texts, "kl_mean")))
+        return json_pack("{s:n, s:n, s:n}", "kl_nats", "kl_curve", "top1");
+    int32_t n_tok = 0;
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        if (text_scored(text)) n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
+    }
+    return json_pack("{s:o, s:o, s:o}", "kl_nats",
+                     texts_mean_of(texts, "kl_mean", KVL_RANGE_ANY, id), "kl_curve",
+                     texts_curve(texts, "kl_curve", n_tok), "top1",
+                     texts_mean_of(texts, "top1_mean", KVL_RANGE_SHARE, id));
 }
 
 static json_t *texts_observed(const json_t *texts)
@@ -238,7 +307,7 @@ json_t *kvl_record_perplexity(const char *run, const struct kvl_cell *c, const j
     double wall = texts_mean(texts, "wall_ns"), n = (double)json_array_size(texts);
     json_t *r = kvl_record_add(kvl_record_start("perplexity", run), kvl_record_point(c));
     r = kvl_record_add(r, json_pack("{s:s}", "protocol", kvl_protocol_name(c->protocol)));
-    r = kvl_record_add(r, texts_scores(texts, c->id));
+    r = kvl_record_add(kvl_record_add(r, texts_scores(texts, c->id)), texts_compared(texts, c->id));
     r = kvl_record_add(kvl_record_add(r, texts_observed(texts)), texts_method(texts));
     return kvl_record_add(r, json_pack("{s:o, s:o}", "wall_s", kvl_record_real(wall * n * 1e-9),
                                        "t_end", kvl_record_now()));

@@ -360,6 +360,13 @@ static struct kvl_interval interval_of(const json_t *record, const char *field, 
     return kvl_interval_of(json_object_get(record, field), mean);
 }
 
+/* Of texts in the record itself, of questions in that of their reference passes. */
+static struct kvl_interval compared_of(const json_t *record, const char *field)
+{
+    const json_t *quality = json_object_get(record, "quality");
+    return interval_of(json_is_object(quality) ? quality : record, field, "mean");
+}
+
 /* NaN in records of cells, and where a part was not timed. */
 static double attention_of(const json_t *record)
 {
@@ -424,6 +431,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
         .nll = interval_of(record, "nll", "mean"),
         .ppl = interval_of(record, "ppl", "value"),
+        .kl = compared_of(record, "kl_nats"),
+        .top1 = compared_of(record, "top1"),
         .over_blocks = strcmp(kvl_json_text(record, "nll.over"), "blocks") == 0,
         .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),

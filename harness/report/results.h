@@ -50,7 +50,10 @@ struct kvl_result {
     double recall;                        /* of retrieving lanes (lanes.h); NaN: not known */
     struct kvl_interval recall_best;      /* of the best layer */
     struct kvl_interval nll, ppl;         /* nats per token; its exponential */
-    bool over_blocks;                     /* their interval is over stretches of one text */
+    /* Beside full attention on the same tokens, of texts or of reference passes of questions: KL in nats, and the share
+     * of tokens of which the best next one is the same; NaN: not compared */
+    struct kvl_interval kl, top1;
+    bool over_blocks; /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
     double n_planned; /* answers or texts of an unfinished cell in the end; NaN: it is finished */
     double icc; /* correlation of official scores within contexts, over the cells of the task */

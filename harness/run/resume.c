@@ -223,7 +223,8 @@ int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
         kept = json_object();
         if (!kept || json_object_update(kept, record) != 0)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for a text");
-        json_object_del(kept, "nll");
+        static const char *const lists[] = { "nll", "kl_nats", "top1" };
+        for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) json_object_del(kept, lists[i]);
     }
     json_array_set_new(p->text, (size_t)context, kept);
     return KVL_OK;

@@ -14,7 +14,8 @@ struct kvl_progress_cell {
     struct kvl_outcome *outcome; /* [contexts * questions]; NULL for speed cells and texts */
     struct kvl_quality_means
         *quality; /* [contexts * quality.questions]; NULL where none is wanted */
-    json_t *text; /* of a cell that reads texts: [contexts] null, or the nll record but its `nll` */
+    json_t *
+        text; /* of a cell that reads texts: [contexts] null, or the nll record but its lists of tokens */
     double timed_ns, timed_prefill_ns; /* of a speed cell, warmup included; 0: not known */
     int64_t told;                      /* answers in the latest record of what there is so far */
     bool done, failed;
