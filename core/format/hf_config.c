@@ -1,5 +1,4 @@
 /* config.json -> keys of a GGUF file. */
-#include "arch.h"
 #include "hf_impl.h"
 
 #include <math.h>
@@ -192,25 +191,12 @@ int kvl_hf_bools(struct hf *h, const char *tail, const uint8_t *v, size_t n)
 
 /* ---- the class ------------------------------------------------------------------------------- */
 
-/* Whether the architecture of the class computes it: its row names it. */
-static bool hf_computed(const struct hf_class *c)
-{
-    const struct kvl_str name = { c->arch, strlen(c->arch) };
-    const struct kvl_arch *arch = kvl_arch_find(&name);
-    size_t n = strlen(c->name);
-    for (const char *p = arch ? arch->hf_name : NULL; p;
-         p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-        if (strncmp(p, c->name, n) == 0 && (!p[n] || p[n] == '|')) return true;
-    return false;
-}
-
 static int hf_refuse_class(struct hf *h, const char *name)
 {
     struct kvl_buf names = { 0 };
     char shown[GGUF_SHOWN + 4];
     for (size_t i = 0; i < HF_CLASSES; i++)
-        if (hf_computed(&hf_classes[i]))
-            (void)kvl_buf_printf(&names, "%s%s", names.len ? ", " : "", hf_classes[i].name);
+        (void)kvl_buf_printf(&names, "%s%s", names.len ? ", " : "", hf_classes[i].name);
     kvl_fail(h->err, KVL_EMODEL, "config.json: architectures is \"%s\", want one of: %s",
              name ? kvl_gguf_show(name, strlen(name), shown) : "",
              names.data ? names.data : "(no memory)");
@@ -223,8 +209,7 @@ static int hf_find_class(struct hf *h)
     const json_t *all = json_object_get(h->config, "architectures");
     const char *name = json_string_value(json_array_get(all, 0));
     for (size_t i = 0; name && i < HF_CLASSES; i++)
-        if (strcmp(hf_classes[i].name, name) == 0 && hf_computed(&hf_classes[i]))
-            h->is = &hf_classes[i];
+        if (strcmp(hf_classes[i].name, name) == 0) h->is = &hf_classes[i];
     return h->is ? KVL_OK : hf_refuse_class(h, name);
 }
 
