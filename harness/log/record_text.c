@@ -263,7 +263,7 @@ static json_t *texts_compared(const json_t *texts, const char *id)
         if (text_scored(text)) n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
     }
     return json_pack("{s:o, s:o, s:o}", "kl_nats",
-                     texts_mean_of(texts, "kl_mean", KVL_RANGE_ANY, id), "kl_curve",
+                     texts_mean_of(texts, "kl_mean", KVL_RANGE_ABOVE, id), "kl_curve",
                      texts_curve(texts, "kl_curve", n_tok), "top1",
                      texts_mean_of(texts, "top1_mean", KVL_RANGE_SHARE, id));
 }

@@ -31,6 +31,27 @@ void kvl_page_bytes(FILE *out, double bytes)
         fprintf(out, "<td data-v=\"%.9g\">%s</td>", bytes, kvl_bytes_text(bytes).s);
 }
 
+static void page_kl(FILE *out, double v)
+{
+    if (isnan(v))
+        fputs("<td class=none>–</td>", out);
+    else
+        fprintf(out, "<td data-v=\"%.9g\">%.2g</td>", v, v);
+}
+
+/* Bytes read to choose, marked where the row reads more than full attention. */
+static void page_index(FILE *out, const struct kvl_result *x, const struct kvl_result *full)
+{
+    if (!(x->index_read > 0))
+        fputs("<td class=none>–</td>", out);
+    else
+        fprintf(out, "<td data-v=\"%.9g\"%s>%s%s</td>", x->index_read,
+                kvl_report_reads_more(x, full)
+                    ? " class=more title=\"reads more a token than full attention\""
+                    : "",
+                kvl_bytes_text(x->index_read).s, kvl_report_reads_more(x, full) ? " !" : "");
+}
+
 void kvl_page_share(FILE *out, const struct kvl_interval *v, const char *link)
 {
     if (isnan(v->mean)) {
@@ -316,7 +337,7 @@ static void task_by_length(const struct kvl_summary *s, size_t column, const cha
     fputs("</tbody></table></div>\n", out);
 }
 
-static void cell_row(const struct kvl_result *x, FILE *out)
+static void cell_row(const struct kvl_result *x, const struct kvl_result *full, FILE *out)
 {
     fputs("<tr>", out);
     table_name(out, x, x->stale);
@@ -329,8 +350,10 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     kvl_page_number(out, x->recall_best.mean, 2);
     kvl_page_number(out, x->attended_tok, 0);
     kvl_page_number(out, x->dense_tok, 0);
+    page_kl(out, x->kl.mean);
+    kvl_page_number(out, 100 * x->top1.mean, 1);
     kvl_page_bytes(out, x->kv_read);
-    kvl_page_bytes(out, x->index_read);
+    page_index(out, x, full);
     if (isnan(x->n_planned))
         kvl_page_number(out, x->n, 0);
     else
@@ -342,12 +365,22 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     fputs("</code></td></tr>\n", out);
 }
 
+/* Full attention over the same contexts; NULL: it was not run. */
+static const struct kvl_result *cell_full(const struct kvl_summary *s, const struct kvl_result *x)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->cell[i]->bound == KVL_BOUND_FULL && kvl_result_block_cmp(s->cell[i], x, 0) == 0)
+            return s->cell[i];
+    return NULL;
+}
+
 static void task_cells(const struct kvl_summary *s, size_t column, const char *id, FILE *out)
 {
-    static const char *const head[] = { "method",     "budget",   "length",   "depth",
-                                        "official %", "strict %", "recall",   "best layer",
-                                        "attended",   "dense",    "read/tok", "index/tok",
-                                        "n",          "contexts", "failed",   "cell" };
+    static const char *const head[] = { "method",     "budget",    "length", "depth",
+                                        "official %", "strict %",  "recall", "best layer",
+                                        "attended",   "dense",     "KL",     "top-1 %",
+                                        "read/tok",   "index/tok", "n",      "contexts",
+                                        "failed",     "cell" };
     fprintf(out,
             "<details id=\"%s\"><summary>All cells</summary><div class=wide><table class=sort>"
             "<thead><tr>",
@@ -355,7 +388,8 @@ static void task_cells(const struct kvl_summary *s, size_t column, const char *i
     for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
     fputs("</tr></thead><tbody>\n", out);
     for (size_t i = 0; i < s->n; i++)
-        if (kvl_summary_has(s, column, s->cell[i])) cell_row(s->cell[i], out);
+        if (kvl_summary_has(s, column, s->cell[i]))
+            cell_row(s->cell[i], cell_full(s, s->cell[i]), out);
     fputs("</tbody></table></div></details>\n", out);
 }
 
@@ -414,8 +448,10 @@ void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, siz
 
 static void text_block(const struct kvl_result *x, size_t n, FILE *out)
 {
-    static const char *const head[] = { "method",    "budget", "attended", "perplexity",
-                                        "95 % from", "to",     "read/tok", "texts" };
+    static const char *const head[] = { "method",    "budget",    "attended", "perplexity",
+                                        "95 % from", "to",        "KL",       "top-1 %",
+                                        "read/tok",  "index/tok", "texts" };
+    const struct kvl_result *full = kvl_report_dense(x, n);
     fputs("<h3>", out);
     kvl_page_text(out, x->task_label);
     fprintf(out, " <small>%.0f tokens</small></h3>\n<div class=wide><table class=sort><thead><tr>",
@@ -430,7 +466,10 @@ static void text_block(const struct kvl_result *x, size_t n, FILE *out)
         kvl_page_number(out, x[i].ppl.mean, 3);
         kvl_page_number(out, x[i].ppl.lo, 3);
         kvl_page_number(out, x[i].ppl.hi, 3);
+        page_kl(out, x[i].kl.mean);
+        kvl_page_number(out, 100 * x[i].top1.mean, 1);
         kvl_page_bytes(out, x[i].kv_read);
+        page_index(out, &x[i], full);
         kvl_page_number(out, x[i].n, 0);
         fputs("</tr>\n", out);
     }
