@@ -43,7 +43,8 @@ void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out);
 /* page_table.c */
 void kvl_page_headline(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
                        FILE *out);
-/* The section of one task and protocol: accuracy by length, maps, and its cells. */
+/* The section of the task of a column, with all its protocols: accuracy by protocol and length, maps, and its cells.
+ * Nothing for a column whose task an earlier one has. */
 void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
                    size_t column, FILE *out);
 void kvl_page_texts(const struct kvl_results *r, FILE *out);
