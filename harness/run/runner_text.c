@@ -185,22 +185,6 @@ static int text_fork(struct text *t, const struct kvl_cell *cell, struct kvl_ses
     return rc;
 }
 
-static struct kvl_outcome text_unknown(void)
-{
-    double none = (double)NAN;
-    return (struct kvl_outcome){ .attended_tok = none,
-                                 .dense_tok = none,
-                                 .window_tok = none,
-                                 .kv_read = none,
-                                 .index_read = none,
-                                 .kv_logical = none,
-                                 .kv_physical = none,
-                                 .kv_own = none,
-                                 .meta = none,
-                                 .wall_ns = none,
-                                 .prefill_ns = none };
-}
-
 static void text_cell_free(struct text_cell *c)
 {
     kvl_session_destroy(c->session);
@@ -218,7 +202,7 @@ static int text_begin(struct text *t, size_t index, struct kvl_err *err)
     struct text_cell *c = &t->cell[t->n_cells];
     size_t n = (size_t)t->n_tok;
     uint64_t t0 = kvl_now_ns();
-    *c = (struct text_cell){ .index = index, .observed = text_unknown() };
+    *c = (struct text_cell){ .index = index, .observed = kvl_outcome_none() };
     c->observed.prefill_ns = t->prefill_ns;
     c->nll = kvl_alloc(n, sizeof *c->nll);
     c->kl = kvl_alloc(n, sizeof *c->kl);
