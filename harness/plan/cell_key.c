@@ -18,26 +18,13 @@ static int key_depth(struct kvl_buf *b, double depth)
                        : kvl_buf_printf(b, ";depth=%.15g", depth);
 }
 
-/* What tells the tasks of two cells apart.  A file is known by its contents, not by its name, and of
- * the options of how it is read those of its mode count. */
-static int key_source(struct kvl_buf *b, const struct kvl_point *task)
-{
-    KVL_TRY(kvl_buf_printf(b, "data=%016llx", (unsigned long long)task->data));
-    for (const struct kvl_opt *o = task->task->opts; o && o->name; o++) {
-        if (o->type == KVL_OPT_PATH) continue;
-        KVL_TRY(kvl_buf_printf(b, ",%s=", o->name));
-        KVL_TRY(kvl_opt_value(o, task->opts, b));
-    }
-    return KVL_OK;
-}
-
+/* What tells the tasks of two cells apart.  Of the options of how a text is read those of its mode count. */
 static int key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
     KVL_TRY(kvl_buf_adds(b, ";task_options="));
-    if (task->source) return key_source(b, task);
-    if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
+    if (!r || !r->text[0]) return kvl_buf_adds(b, task->key);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
     if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
     if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);

@@ -62,6 +62,8 @@ struct kvl_point {
     const struct kvl_policy *policy;
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
+    char *
+        key; /* task: its options, in which files are known by their contents, not by their names */
     bool raw;      /* task: no chat template is put around its prompts */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
     uint64_t data; /* task: hash of the files that it reads, 0 = none */

@@ -25,9 +25,9 @@ static int64_t run_count(const json_t *run, const char *name)
     return isnan(n) ? 0 : (int64_t)n;
 }
 
-static bool run_says(const json_t *run)
+bool kvl_results_run_says(const json_t *run)
 {
-    return run_count(run, "sweep.cells") > 0;
+    return run_count(run, "sweep.cells") > 0 || kvl_json_text(run, "sweep.shard")[0];
 }
 
 /* Shards that its sweep was parted into, as text. */
@@ -44,7 +44,7 @@ static bool run_last(const struct kvl_results *r, size_t run,
     const json_t *this = json_array_get(r->runs, run);
     for (size_t i = run + 1; i < json_array_size(r->runs); i++) {
         const json_t *later = json_array_get(r->runs, i);
-        if (run_says(later) && same(this, later)) return false;
+        if (kvl_results_run_says(later) && same(this, later)) return false;
     }
     return true;
 }
@@ -57,8 +57,9 @@ static const json_t *run_find(const struct kvl_results *r, const char *id)
     return NULL;
 }
 
-/* Cells of the sweep and model of `run` that an error stopped; -1: no memory. */
-static int64_t run_stopped(const struct kvl_results *r, const json_t *run)
+/* Cells of what `same` takes for that of `run` that an error stopped; -1: no memory. */
+static int64_t run_stopped(const struct kvl_results *r, const json_t *run,
+                           bool (*same)(const json_t *a, const json_t *b))
 {
     json_t *cells = json_object(), *e;
     size_t i;
@@ -67,8 +68,7 @@ static int64_t run_stopped(const struct kvl_results *r, const json_t *run)
     {
         const json_t *its = run_find(r, kvl_json_text(e, "run"));
         const char *id = kvl_json_text(e, "cell");
-        if (id[0] && its && run_kin(its, run))
-            failed |= json_object_set_new(cells, id, json_true());
+        if (id[0] && its && same(its, run)) failed |= json_object_set_new(cells, id, json_true());
     }
     int64_t n = (int64_t)json_object_size(cells);
     json_decref(cells);
@@ -80,7 +80,8 @@ static bool run_counted(const struct kvl_results *r, const json_t *run)
 {
     size_t i;
     json_t *other;
-    json_array_foreach(r->runs, i, other) if (run_says(other) && run_kin(run, other)) return true;
+    json_array_foreach(r->runs, i,
+                       other) if (kvl_results_run_says(other) && run_kin(run, other)) return true;
     return false;
 }
 
@@ -105,6 +106,32 @@ static void amount_done(const struct kvl_results *r, const json_t *run,
     for (i = 0; i < r->n_samples; i++) n->answered += r->sample[i].run == key;
 }
 
+static void amount_run(const struct kvl_results *r, const json_t *run, struct kvl_results_amount *n)
+{
+    n->cells += run_count(run, "sweep.cells");
+    n->done += run_count(run, "sweep.cells_before");
+    n->answers += run_count(run, "sweep.answers");
+    n->answered += run_count(run, "sweep.answers_before");
+    amount_done(r, run, n);
+}
+
+static int amount_stopped(const struct kvl_results *r, const json_t *run,
+                          bool (*same)(const json_t *a, const json_t *b),
+                          struct kvl_results_amount *n, struct kvl_err *err)
+{
+    int64_t stopped = run_stopped(r, run, same);
+    if (stopped < 0) return kvl_fail(err, KVL_ENOMEM, "no memory for the errors of the log");
+    n->stopped += stopped;
+    return KVL_OK;
+}
+
+int kvl_results_run_amount(const struct kvl_results *r, const json_t *run,
+                           struct kvl_results_amount *n, struct kvl_err *err)
+{
+    amount_run(r, run, n);
+    return amount_stopped(r, run, run_same, n, err);
+}
+
 /* Of one way to part the sweep of `run`: the newest run of each shard. */
 static void amount_of_parts(const struct kvl_results *r, const json_t *run,
                             struct kvl_results_amount *n)
@@ -112,14 +139,10 @@ static void amount_of_parts(const struct kvl_results *r, const json_t *run,
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
-        if (!run_says(other) || !run_kin(run, other) || !run_last(r, i, run_same) ||
+        if (!kvl_results_run_says(other) || !run_kin(run, other) || !run_last(r, i, run_same) ||
             strcmp(run_parts(other), run_parts(run)) != 0)
             continue;
-        n->cells += run_count(other, "sweep.cells");
-        n->done += run_count(other, "sweep.cells_before");
-        n->answers += run_count(other, "sweep.answers");
-        n->answered += run_count(other, "sweep.answers_before");
-        amount_done(r, other, n);
+        amount_run(r, other, n);
     }
 }
 
@@ -130,7 +153,7 @@ static void amount_of_runs(const struct kvl_results *r, const json_t *run,
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
-        if (run_says(other) && run_kin(run, other) &&
+        if (kvl_results_run_says(other) && run_kin(run, other) &&
             !strcmp(kvl_json_text(run, "sweep.hash"), kvl_json_text(other, "sweep.hash")) &&
             run_find(r, kvl_json_text(other, "run")) == other)
             amount_done(r, other, n);
@@ -146,7 +169,7 @@ static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl
     bool several = false;
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
-        if (!run_says(other) || !run_kin(run, other)) continue;
+        if (!kvl_results_run_says(other) || !run_kin(run, other)) continue;
         several |= strcmp(run_parts(run), run_parts(other)) != 0;
         amount_of_parts(r, other, &x);
         if (x.cells > most.cells || (x.cells == most.cells && x.done > most.done)) most = x;
@@ -158,14 +181,11 @@ static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl
         most.cells = KVL_MAX(most.cells, most.done);
         most.answers = KVL_MAX(most.answers, most.answered);
     }
-    int64_t stopped = run_stopped(r, run);
-    if (stopped < 0) return kvl_fail(err, KVL_ENOMEM, "no memory for the errors of the log");
     n->cells += most.cells;
     n->done += most.done;
     n->answers += most.answers;
     n->answered += most.answered;
-    n->stopped += stopped;
-    return KVL_OK;
+    return amount_stopped(r, run, run_kin, n, err);
 }
 
 int kvl_results_amount(const struct kvl_results *r, struct kvl_results_amount *n,
@@ -174,7 +194,8 @@ int kvl_results_amount(const struct kvl_results *r, struct kvl_results_amount *n
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *run = json_array_get(r->runs, i);
-        if (run_says(run) && run_last(r, i, run_kin)) KVL_TRY(amount_add(r, run, n, err));
+        if (kvl_results_run_says(run) && run_last(r, i, run_kin))
+            KVL_TRY(amount_add(r, run, n, err));
         n->without += !run_counted(r, run) && run_has_cells(r, run);
     }
     return KVL_OK;
