@@ -544,6 +544,7 @@ int cmd_analyze(int argc, char **argv, struct kvl_err *err)
     int rc = kvl_sweep_args_keep(&a->sweep, argc, argv, err);
     if (rc == KVL_OK) rc = kvl_registry_create(&a->sweep.model.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&analyze_argp, argc, argv, a, &done, err);
+    kvl_stop_goes_on();
     if (rc == KVL_OK && !done) rc = analyze_run(&z);
     int closed = kvl_log_close(z.log, rc == KVL_OK ? err : NULL);
     if (rc == KVL_OK) rc = closed;

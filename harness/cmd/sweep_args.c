@@ -55,7 +55,12 @@ static const struct argp_option sweep_options[] = {
       "(default 24h, where workers answer; with this option they do)",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
-      "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
+      "run the I-th of N shares, 0 <= I < N.  auto (default): what KVLAB_SHARD, a Slurm array, "
+      "srun, MPI or a "
+      "Kubernetes job say, where there are several; auto/N: their number, plus KVLAB_SHARD_OFFSET, "
+      "of N; none: "
+      "everything",
+      0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
     { "accept-stale", SWEEP_KEY_STALE, NULL, 0,

@@ -28,9 +28,9 @@ static int64_t run_count(const json_t *run, const char *name)
     return isnan(n) ? 0 : (int64_t)n;
 }
 
-static bool run_says(const json_t *run)
+bool kvl_results_run_says(const json_t *run)
 {
-    return run_count(run, "sweep.cells") > 0;
+    return run_count(run, "sweep.cells") > 0 || kvl_json_text(run, "sweep.shard")[0];
 }
 
 static const json_t *run_find(const struct kvl_results *r, const char *id)
@@ -64,7 +64,8 @@ static bool run_counted(const struct kvl_results *r, const json_t *run)
 {
     size_t i;
     json_t *other;
-    json_array_foreach(r->runs, i, other) if (run_says(other) && run_same(run, other)) return true;
+    json_array_foreach(r->runs, i,
+                       other) if (kvl_results_run_says(other) && run_same(run, other)) return true;
     return false;
 }
 
@@ -76,8 +77,8 @@ static bool run_has_cells(const struct kvl_results *r, const json_t *run)
     return false;
 }
 
-static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl_results_amount *n,
-                      struct kvl_err *err)
+int kvl_results_run_amount(const struct kvl_results *r, const json_t *run,
+                           struct kvl_results_amount *n, struct kvl_err *err)
 {
     const char *id = kvl_json_text(run, "run");
     uint64_t key = kvl_result_key(id);
@@ -103,7 +104,8 @@ int kvl_results_amount(const struct kvl_results *r, struct kvl_results_amount *n
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *run = json_array_get(r->runs, i);
-        if (run_says(run) && run_newest(r, i)) KVL_TRY(amount_add(r, run, n, err));
+        if (kvl_results_run_says(run) && run_newest(r, i))
+            KVL_TRY(kvl_results_run_amount(r, run, n, err));
         n->without += !run_counted(r, run) && run_has_cells(r, run);
     }
     return KVL_OK;

@@ -109,6 +109,15 @@ static int runner_mark_kept(struct kvl_runner *r, struct kvl_err *err)
     return known ? KVL_OK : runner_announce(r, err);
 }
 
+/* A shard that gets nothing says so, or it would seem not to have run. */
+static int runner_mark_empty(struct kvl_runner *r, struct kvl_err *err)
+{
+    const struct kvl_work *w = r->work;
+    bool empty = w->shard.count > 1 && !r->state->newest_sources;
+    for (size_t i = 0; i < w->n_groups; i++) empty = empty && !w->group[i].mine;
+    return empty ? runner_announce(r, err) : KVL_OK;
+}
+
 /* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
 static void runner_skip(struct kvl_runner *r, size_t cell)
 {
@@ -189,27 +198,13 @@ int64_t kvl_runner_shared_blocks(const struct kvl_session *s)
     return stats.n_shared;
 }
 
-static double per(int64_t sum, int64_t n)
-{
-    return n > 0 ? (double)sum / (double)n : KVL_NAN;
-}
-
 void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
                         const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o)
 {
     const struct kvl_counters *n = kvl_session_counters(s);
     struct kvl_kv_bytes bytes;
     kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
-    o->attended_tok = per(n->attended_tok, n->attended_lanes);
-    o->dense_tok = per(n->dense_tok, n->dense_lanes);
-    o->window_tok = per(n->window_tok, n->window_lanes);
-    o->kv_read = per(n->kv_read_bytes, n->n_tokens);
-    o->index_read = per(n->index_read_bytes, n->n_tokens);
-    o->kv_logical = bytes.logical;
-    o->kv_physical = bytes.physical;
-    o->kv_own = bytes.own;
-    o->meta = bytes.meta;
-    kvl_tiers_of(n, o->tiers);
+    kvl_outcome_observe(o, n, &bytes);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -371,6 +366,7 @@ static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 {
     KVL_TRY(runner_mark_kept(r, err));
+    KVL_TRY(runner_mark_empty(r, err));
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */

@@ -163,7 +163,7 @@ refuse 2 "s.yaml: lengths: $((limit + 1)) tokens, the model's context is $limit:
 refuse_like 2 "s.yaml: lengths: $limit tokens and [0-9]+ of question and answer, the model's context is $limit: want at most [0-9]+ or --allow-overlong" \
     sweep s.yaml --set "lengths=$limit" --set tasks=kv_retrieval
 refuse 2 's.yaml: exclude: leaves out every cell' sweep s.yaml --set 'exclude=[{length: [256, 320]}]'
-refuse 2 '--shard: "4/4": want i/n with 0 <= i < n (0/4 is the first of four)' sweep s.yaml --shard 4/4
+refuse 2 '--shard: "4/4": want i/n with 0 <= i < n (0/4 is the first of four), auto, auto/n or none' sweep s.yaml --shard 4/4
 refuse 2 'no policy, want --policy NAME' run -m m.gguf --task passkey --length 256
 refuse 2 '--length: "12q" is no length, want 1 to 16777216 tokens' \
     run -m m.gguf --task passkey --policy full --length 12q

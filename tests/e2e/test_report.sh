@@ -415,7 +415,7 @@ refused 2 'want csv, tsv or jsonl' export log.zst --format xml
 refused 2 'want task, protocol, length or depth' report log.zst --by colour
 refused 2 'one of them' report log.zst --by length --csv
 refused 2 'did you mean "snapkv"' report log.zst --vs snapvk
-refused 2 'want check or repair' log fix log.zst
+refused 2 'want check, repair or merge' log fix log.zst
 refused 5 'not a kvlab log' report "$sources/CMakeLists.txt"
 if [ -c /dev/full ]; then # by a link, so that a program that removes too much removes only that
     ln -s /dev/full full

@@ -97,21 +97,82 @@ cut_at "$next"
 
 # ---- signals ------------------------------------------------------------------------------------
 
-# The first one ends the sweep, which has hours to go, with 128 + its number; what is done stays done.
-for signal in INT:130:1 TERM:143:1 HUP:129:1 TERM:143:2; do
-    IFS=: read -r signal number jobs <<<"$signal"
+# signalled NUMBER SIGNALS JOBS ARGUMENTS...: a sweep that has hours to go gets them, one after the other, and ends with
+# the number; what is done stays done
+signalled() {
+    local number=$1 signals=$2 jobs=$3 signal rc=0
+    shift 3
     rm -f signal.zst
-    "$program" sweep --threads 1 --jobs $jobs --quiet small.yaml --set contexts=5000 --log signal.zst 2>err &
+    "$program" sweep --threads 1 --jobs "$jobs" --quiet small.yaml --set contexts=5000 --log signal.zst "$@" 2>err &
     pid=$!
     eventually something_in signal.zst $pid || fail "a sweep that does not get on"
-    kill -$signal $pid
-    eventually gone $pid || { kill -9 $pid; fail "SIG$signal does not end it"; }
+    for signal in $signals; do kill -"$signal" $pid || fail "it ended before SIG$signal: $(cat err)"; done
+    eventually gone $pid || { kill -9 $pid; fail "SIG$signals does not end it"; }
+    wait $pid || rc=$?
+    equal "exit after SIG$signals, $jobs workers" "$number" $rc
+    equal "nothing twice after SIG$signals" "" "$(repeated_samples signal.zst)"
+    zstd -tq signal.zst || fail "the log is damaged after SIG$signals"
+}
+# What a scheduler sends means "later"; a person at a terminal, or one that has waited, means "no".
+for signal in INT:130:1 TERM:75:1 HUP:129:1 TERM:75:2 USR1:75:1 USR2:75:1 USR1:75:2 INT:130:2; do
+    IFS=: read -r signal number jobs <<<"$signal"
+    signalled "$number" "$signal" "$jobs"
+    grep -qx "kvlab: stopped by signal [0-9]*; start the same command again to go on" err ||
+        fail "no message after SIG$signal: $(cat err)"
+done
+
+# The second one ends it at once, even while a policy does not return; the first one alone, when its time is over.
+cat >stuck.c <<'END'
+#include "kvl/policy.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+static int stuck_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx, (void)step, (void)q, (void)sel;
+    close(open("in", O_WRONLY | O_CREAT, 0600));
+    for (;;) nanosleep(&(struct timespec){ 1, 0 }, NULL);
+}
+
+static const struct kvl_policy stuck = {
+    .abi = KVL_POLICY_ABI, .size = sizeof(struct kvl_policy), .name = "stuck", .title = "stuck", .paper = "none",
+    .help = "never returns", .version = 1, .caps = KVL_CAP_SELECTS, .select = stuck_select,
+};
+
+KVL_POLICY_EXPORT(stuck)
+END
+cc -std=c17 -D_GNU_SOURCE -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o stuck.so stuck.c
+for case in '75 TERM' '143 USR1 TERM' '138 USR2 USR1' '130 TERM INT'; do
+    rm -f in stuck.zst
+    "$program" sweep --threads 1 --jobs 1 --quiet small.yaml --plugin ./stuck.so --set 'policies=[stuck]' --set budgets=64 \
+        --set contexts=1 --log stuck.zst 2>err &
+    pid=$!
+    stuck_in() { [ -e in ] || gone $pid; }
+    eventually stuck_in || fail "it does not come to the policy"
+    for signal in ${case#* }; do
+        kill -"$signal" $pid || fail "it ended before SIG$signal: $(cat err)"
+        [ "$signal" = "${case##* }" ] || sleep 0.2 # two signals at once have no order
+    done
+    eventually gone $pid || { kill -9 $pid; fail "SIG${case#* } does not end it"; }
     rc=0
     wait $pid || rc=$?
-    equal "exit after SIG$signal" $number $rc
-    grep -q 'stopped by signal' err || fail "no message after SIG$signal: $(cat err)"
-    equal "nothing twice after SIG$signal" "" "$(repeated_samples signal.zst)"
-    zstd -tq signal.zst || fail "the log is damaged after SIG$signal"
+    equal "exit after SIG${case#* } amid a hook" "${case%% *}" $rc
+done
+
+# Before there is anything to end: while the plan is made or the model is read.
+mkfifo slow.yaml
+for case in 'TERM 75' 'USR1 75' 'USR2 75' 'INT 130' 'HUP 129'; do
+    "$program" sweep --threads 1 --quiet slow.yaml --log never.zst 2>err &
+    pid=$!
+    catches() { grep -qs '^SigCgt:.*[2367abef]..$' /proc/$pid/status; } # SIGUSR1, for one
+    eventually catches || fail "it does not begin"
+    kill -"${case% *}" $pid
+    eventually gone $pid || { kill -9 $pid; fail "SIG${case% *} does not end its beginning"; }
+    rc=0
+    wait $pid || rc=$?
+    equal "exit after SIG${case% *} at the beginning" "${case#* }" $rc
 done
 
 # A command that does not poll ends at once.
