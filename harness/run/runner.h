@@ -10,10 +10,10 @@
 #define KVL_RUNNER_H
 
 #include "answer.h"
+#include "context_prefill.h"
 #include "jobs.h"
 #include "log.h"
 #include "measure.h"
-#include "prefill.h"
 #include "progress.h"
 #include "quality.h"
 #include "resume.h"
