@@ -237,3 +237,19 @@ int kvl_gguf_map(const char *path, struct kvl_gguf **out, struct kvl_err *err)
 {
     return gguf_open(path, true, out, err);
 }
+
+int kvl_gguf_open_memory(const void *data, size_t size, struct kvl_gguf **out, struct kvl_err *err)
+{
+    static const int64_t one = 1;
+    int64_t n_parts;
+    struct kvl_gguf *g = NULL;
+    if ((uintptr_t)data % 8 != 0)
+        return kvl_fail(err, KVL_EINVAL, "GGUF data at %p, want memory aligned to 8 bytes", data);
+    KVL_TRY(kvl_gguf_parse(data, size, &g, err));
+    int rc = kvl_gguf_i64(g, "split.count", 0, 1, &one, &n_parts, err);
+    if (rc == KVL_OK)
+        *out = g;
+    else
+        kvl_gguf_close(g);
+    return rc;
+}

@@ -74,11 +74,7 @@ static const struct hf_class hf_classes[] = {
       .flags = HF_LAYERNORM | HF_OPT },
 };
 
-enum {
-    HF_CLASSES = sizeof hf_classes / sizeof hf_classes[0],
-    HF_MAX = 1 << 30,
-    HF_MAX_LAYERS = 1024
-};
+enum { HF_CLASSES = sizeof hf_classes / sizeof hf_classes[0], HF_MAX_LAYERS = 1024 };
 
 const struct hf_class *kvl_hf_class_at(size_t i)
 {
@@ -87,106 +83,9 @@ const struct hf_class *kvl_hf_class_at(size_t i)
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-bool kvl_hf_has(const json_t *from, const char *key)
-{
-    const json_t *v = json_object_get(from, key);
-    return v && !json_is_null(v);
-}
-
-static int hf_refuse(struct hf *h, const char *key, const json_t *v, const char *want)
-{
-    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT) : NULL, shown[GGUF_SHOWN + 4];
-    int rc = v ? kvl_fail(h->err, KVL_EMODEL, "config.json: %s is %s, want %s", key,
-                          text ? kvl_gguf_show(text, strlen(text), shown) : "no value", want)
-               : kvl_fail(h->err, KVL_EMODEL, "config.json: %s is missing", key);
-    free(text);
-    return rc;
-}
-
-int kvl_hf_int(struct hf *h, const json_t *from, const char *key, const int32_t *def, int32_t *out)
-{
-    const json_t *v = json_object_get(from, key);
-    if (!kvl_hf_has(from, key) && def) {
-        *out = *def;
-        return KVL_OK;
-    }
-    json_int_t n = json_integer_value(v);
-    if (json_is_integer(v) && n >= 0 && n <= HF_MAX) {
-        *out = (int32_t)n;
-        return KVL_OK;
-    }
-    char want[64];
-    snprintf(want, sizeof want, "a whole number from 0 to %d", HF_MAX);
-    return hf_refuse(h, key, v, want);
-}
-
-int kvl_hf_num(struct hf *h, const json_t *from, const char *key, const double *def, double *out)
-{
-    const json_t *v = json_object_get(from, key);
-    if (!kvl_hf_has(from, key) && def) {
-        *out = *def;
-        return KVL_OK;
-    }
-    if (!json_is_number(v) || !isfinite(json_number_value(v)))
-        return hf_refuse(h, key, v, "a number");
-    *out = json_number_value(v);
-    return KVL_OK;
-}
-
 static bool hf_true(const json_t *from, const char *key, bool def)
 {
     return kvl_hf_has(from, key) ? json_is_true(json_object_get(from, key)) : def;
-}
-
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-static int hf_key(struct hf *h, const char *tail, uint32_t type)
-{
-    const char *before = tail[0] == '.' ? h->is->arch : "";
-    uint64_t len = strlen(before) + strlen(tail);
-    KVL_TRY(kvl_buf_add(&h->keys, &len, sizeof len));
-    KVL_TRY(kvl_buf_adds(&h->keys, before));
-    KVL_TRY(kvl_buf_adds(&h->keys, tail));
-    h->n_keys++;
-    return kvl_buf_add(&h->keys, &type, sizeof type);
-}
-
-int kvl_hf_u32(struct hf *h, const char *tail, uint32_t v)
-{
-    KVL_TRY(hf_key(h, tail, KVL_GGUF_U32));
-    return kvl_buf_add(&h->keys, &v, sizeof v);
-}
-
-int kvl_hf_f32(struct hf *h, const char *tail, double v)
-{
-    float f = (float)v;
-    KVL_TRY(hf_key(h, tail, KVL_GGUF_F32));
-    return kvl_buf_add(&h->keys, &f, sizeof f);
-}
-
-int kvl_hf_bool(struct hf *h, const char *tail, bool v)
-{
-    uint8_t byte = v;
-    KVL_TRY(hf_key(h, tail, KVL_GGUF_BOOL));
-    return kvl_buf_add(&h->keys, &byte, sizeof byte);
-}
-
-int kvl_hf_str(struct hf *h, const char *tail, const char *s, size_t len)
-{
-    uint64_t n = len;
-    KVL_TRY(hf_key(h, tail, KVL_GGUF_STR));
-    KVL_TRY(kvl_buf_add(&h->keys, &n, sizeof n));
-    return kvl_buf_add(&h->keys, s, len);
-}
-
-int kvl_hf_bools(struct hf *h, const char *tail, const uint8_t *v, size_t n)
-{
-    uint32_t elem = KVL_GGUF_BOOL;
-    uint64_t count = n;
-    KVL_TRY(hf_key(h, tail, KVL_GGUF_ARR));
-    KVL_TRY(kvl_buf_add(&h->keys, &elem, sizeof elem));
-    KVL_TRY(kvl_buf_add(&h->keys, &count, sizeof count));
-    return kvl_buf_add(&h->keys, v, n);
 }
 
 /* ---- the class ------------------------------------------------------------------------------- */
@@ -342,8 +241,9 @@ static int hf_eps(struct hf *h)
     double eps;
     KVL_TRY(kvl_hf_num(h, h->config, hf_first(h, &names), NULL, &eps));
     if (!(eps > 0 && eps <= 1))
-        return hf_refuse(h, hf_first(h, &names), json_object_get(h->config, hf_first(h, &names)),
-                         "a number above 0 and at most 1");
+        return kvl_hf_refuse(h, hf_first(h, &names),
+                             json_object_get(h->config, hf_first(h, &names)),
+                             "a number above 0 and at most 1");
     return kvl_hf_f32(
         h, layernorm ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", eps);
 }

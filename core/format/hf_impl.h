@@ -5,6 +5,7 @@
  *   hf_rope.c     what config.json says of positions -> keys and tensors
  *   hf_tensors.c  names and layouts of tensors
  *   hf_oss.c      experts of gpt-oss
+ *   hf_keys.c     what these tell with: values, keys, room for tensors
  *   hf_json.c     JSON; safetensors.c the weights' files
  *
  * What changes the result and is not known is refused by name.
@@ -78,6 +79,8 @@ int kvl_hf_int(struct hf *h, const json_t *from, const char *key, const int32_t 
 int kvl_hf_num(struct hf *h, const json_t *from, const char *key, const double *def, double *out);
 /* false where it is absent or null */
 bool kvl_hf_has(const json_t *from, const char *key);
+/* Refuses a value, or a key that is missing (NULL). */
+int kvl_hf_refuse(struct hf *h, const char *key, const json_t *v, const char *want);
 
 /* h->config, h->is -> keys and the numbers of h. */
 int kvl_hf_config(struct hf *h);
@@ -88,7 +91,6 @@ int kvl_hf_turns(struct hf *h, int32_t layer, bool *out);
 int kvl_hf_tensors(struct hf *h, struct gguf_tensor **out, size_t *n);
 /* Memory that lives as long as the file; NULL with a message. */
 void *kvl_hf_room(struct hf *h, size_t bytes);
-float kvl_hf_float(const struct st_tensor *t, size_t i);
 /* Part `part` of `parts` that lie in turn in a tensor of gpt-oss's experts. */
 int kvl_hf_oss(struct hf *h, const struct st_tensor *t, int part, int parts,
                struct kvl_gguf_tensor *y);

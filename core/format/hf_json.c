@@ -173,3 +173,23 @@ int kvl_hf_json_file(const char *path, uint32_t how, json_t **out, struct kvl_er
     kvl_buf_free(&text);
     return rc == KVL_OK ? KVL_OK : kvl_fail_at(err, rc, "%s", path);
 }
+
+struct kvl_str kvl_hf_json_str(const json_t *v)
+{
+    if (!json_is_string(v)) return (struct kvl_str){ "", 0 };
+    return (struct kvl_str){ json_string_value(v), json_string_length(v) };
+}
+
+bool kvl_hf_json_is(const json_t *v, const char *text)
+{
+    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
+}
+
+int kvl_hf_json_refuse(struct kvl_err *err, const char *path, const json_t *found, const char *want)
+{
+    char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    int rc = kvl_fail(err, KVL_EMODEL, "%s is %.60s%s, want %s", path, text ? text : "missing",
+                      text && strlen(text) > 60 ? "..." : "", want);
+    free(text);
+    return rc;
+}

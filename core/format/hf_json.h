@@ -15,4 +15,11 @@ int kvl_hf_json(const char *text, size_t len, uint32_t how, json_t **out, struct
 /* The same of a file; its path is in front of a message. */
 int kvl_hf_json_file(const char *path, uint32_t how, json_t **out, struct kvl_err *err);
 
+/* The text of a string, "" for another value; whether it is this one. */
+struct kvl_str kvl_hf_json_str(const json_t *v);
+bool kvl_hf_json_is(const json_t *v, const char *text);
+/* "<path> is <what is there>, want <want>". */
+int kvl_hf_json_refuse(struct kvl_err *err, const char *path, const json_t *found,
+                       const char *want);
+
 #endif

@@ -29,7 +29,7 @@ static int oss_bias(struct hf *h, const struct oss *o, struct kvl_gguf_tensor *y
     float *to = kvl_hf_room(h, n * sizeof *to);
     if (!to) return KVL_ENOMEM;
     for (size_t i = 0; i < n; i++)
-        to[i] = kvl_hf_float(o->t, i * (size_t)o->parts + (size_t)o->part);
+        to[i] = kvl_safetensors_float(o->t, i * (size_t)o->parts + (size_t)o->part);
     *y = (struct kvl_gguf_tensor){
         .type = KVL_W_F32, .n_dims = 2, .dims = { o->n_rows, o->n_x, 1, 1 }, .bytes = n * sizeof *to
     };

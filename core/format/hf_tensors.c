@@ -4,8 +4,6 @@
  * floats, as there; with them what is converted is small. */
 #include "hf_impl.h"
 
-#include "half.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -247,44 +245,6 @@ static void name_read(const struct hf *h, const char *name, struct hf_name *out)
 
 /* ---- layouts --------------------------------------------------------------------------------- */
 
-static void *room_block(struct hf *h, size_t bytes)
-{
-    void *p = kvl_alloc(bytes, 1);
-    if (p && kvl_gguf_own(h->g, p, bytes) == KVL_OK) return p;
-    kvl_free(p);
-    kvl_fail(h->err, KVL_ENOMEM, "no memory for %zu bytes of a tensor", bytes);
-    return NULL;
-}
-
-/* Small ones share blocks: devices copy block by block. */
-void *kvl_hf_room(struct hf *h, size_t bytes)
-{
-    enum { BLOCK = 1 << 20, SMALL = 1 << 16, ALIGN = 64 };
-    size_t want = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (bytes > SMALL) return room_block(h, bytes);
-    if (want > h->room_left) {
-        h->room = room_block(h, BLOCK);
-        h->room_left = h->room ? BLOCK : 0;
-    }
-    uint8_t *p = h->room;
-    if (!p) return NULL;
-    h->room += want;
-    h->room_left -= want;
-    return p;
-}
-
-float kvl_hf_float(const struct st_tensor *t, size_t i)
-{
-    uint16_t half;
-    float f;
-    if (t->type == KVL_W_F32) {
-        memcpy(&f, t->data + i * sizeof f, sizeof f);
-        return f;
-    }
-    memcpy(&half, t->data + i * sizeof half, sizeof half);
-    return t->type == KVL_W_F16 ? kvl_f16_to_f32(half) : kvl_bf16_to_f32(half);
-}
-
 /* A vector as floats; norms of some families are kept less one. */
 static int to_floats(struct hf *h, const struct st_tensor *t, const struct hf_name *n,
                      struct kvl_gguf_tensor *y)
@@ -294,7 +254,7 @@ static int to_floats(struct hf *h, const struct st_tensor *t, const struct hf_na
     float plus = norm && (h->is->flags & HF_GEMMA) ? 1.0f : 0.0f;
     float *x = kvl_hf_room(h, count * sizeof *x);
     if (!x) return KVL_ENOMEM;
-    for (size_t i = 0; i < count; i++) x[i] = kvl_hf_float(t, i) + plus;
+    for (size_t i = 0; i < count; i++) x[i] = kvl_safetensors_float(t, i) + plus;
     y->data = x;
     y->type = KVL_W_F32;
     y->bytes = count * sizeof *x;

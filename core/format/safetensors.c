@@ -2,6 +2,7 @@
 #include "safetensors.h"
 
 #include "gguf_impl.h"
+#include "half.h"
 #include "hf_json.h"
 
 #include <stdio.h>
@@ -347,4 +348,16 @@ void kvl_safetensors_close(struct kvl_safetensors *s)
     kvl_free(s->file_name);
     free(s->tensor);
     *s = (struct kvl_safetensors){ 0 };
+}
+
+float kvl_safetensors_float(const struct st_tensor *t, size_t i)
+{
+    uint16_t half;
+    float f;
+    if (t->type == KVL_W_F32) {
+        memcpy(&f, t->data + i * sizeof f, sizeof f);
+        return f;
+    }
+    memcpy(&half, t->data + i * sizeof half, sizeof half);
+    return t->type == KVL_W_F16 ? kvl_f16_to_f32(half) : kvl_bf16_to_f32(half);
 }

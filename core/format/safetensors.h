@@ -43,5 +43,7 @@ int kvl_safetensors_open_memory(const void *data, size_t size, struct kvl_safete
 void kvl_safetensors_close(struct kvl_safetensors *s);
 /* NULL: there is none. */
 const struct st_tensor *kvl_safetensors_find(const struct kvl_safetensors *s, const char *name);
+/* Element i of a tensor of floats. */
+float kvl_safetensors_float(const struct st_tensor *t, size_t i);
 
 #endif

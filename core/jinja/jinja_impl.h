@@ -15,7 +15,7 @@
 #define KVL_JINJA_IMPL_H
 
 #include "jinja.h"
-#include "utf8.h"
+#include "kvl/utf8.h"
 
 #include <string.h>
 

@@ -15,20 +15,14 @@ static bool keeps_itself(int byte)
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-static size_t visible(unsigned char byte, char out[2])
+static size_t visible(unsigned char byte, char out[4])
 {
-    int c = byte;
+    uint32_t c = byte;
     if (!keeps_itself(byte)) {
         c = 256;
         for (int b = 0; b < byte; b++) c += !keeps_itself(b);
     }
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    out[0] = (char)(0xc0 | c >> 6);
-    out[1] = (char)(0x80 | (c & 0x3f));
-    return 2;
+    return kvl_utf8_put(c, out);
 }
 
 static void byte_of_visible(int16_t table[N_VISIBLE])
@@ -45,8 +39,7 @@ static size_t to_bytes(const int16_t table[N_VISIBLE], struct kvl_str s, char *o
     for (size_t i = 0; i < s.len; n++) {
         size_t len = kvl_utf8_len(s.s + i, s.len - i);
         if (len != 1 && len != 2) return 0;
-        int c = (unsigned char)s.s[i];
-        if (len == 2) c = (c & 0x1f) << 6 | (s.s[i + 1] & 0x3f);
+        uint32_t c = kvl_utf8_value(s.s + i, len);
         if (c >= N_VISIBLE || table[c] < 0) return 0;
         out[n] = (char)table[c];
         i += len;
@@ -69,7 +62,7 @@ int kvl_tok_bpe_texts(struct kvl_tokenizer *t, struct kvl_err *err)
         t->plain.at[id + 1] = at + n;
     }
     for (int b = 0; b < 256; b++) {
-        char text[2];
+        char text[4];
         t->byte_id[b] = kvl_tok_find_text(t, text, visible((unsigned char)b, text));
     }
     return KVL_OK;
@@ -183,7 +176,7 @@ bool kvl_tok_bpe_pair(const struct tok_encode *e, const struct tok_sym *l, const
 /* The token that is the whole piece, or -1. */
 static int whole_piece(struct tok_encode *e, size_t begin, size_t len, int32_t *id)
 {
-    char text[2];
+    char text[4];
     *id = -1;
     if (!e->t->ignore_merges || len > e->t->max_len) return KVL_OK;
     e->scratch.len = 0;

@@ -10,8 +10,8 @@ static bool cuts_as_gpt2(const struct tok_hf *h)
     const json_t *name = json_object_get(h->config, "tokenizer_class");
     const json_t *model = json_object_get(h->model, "model_type");
     if (name)
-        return kvl_tok_json_is(name, "GPT2Tokenizer") || kvl_tok_json_is(name, "GPT2TokenizerFast");
-    return kvl_tok_json_is(model, "opt") || kvl_tok_json_is(model, "gpt2");
+        return kvl_hf_json_is(name, "GPT2Tokenizer") || kvl_hf_json_is(name, "GPT2TokenizerFast");
+    return kvl_hf_json_is(model, "opt") || kvl_hf_json_is(model, "gpt2");
 }
 
 /* A line a merge; the first line may be the version.  NULL for bytes that are not UTF-8. */

@@ -2,8 +2,6 @@
  * merges.txt; which tokens begin and end a text from the configurations beside it. */
 #include "tokenizer_hf.h"
 
-#include "hf_json.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,12 +47,12 @@ static int named_id(struct tok_hf *h, const char *file, const json_t *in, const 
 {
     const json_t *v = json_object_get(in, key);
     if (!v || *said) return KVL_OK;
-    struct kvl_str s = kvl_tok_json_str(json_is_object(v) ? json_object_get(v, "content") : v);
+    struct kvl_str s = kvl_hf_json_str(json_is_object(v) ? json_object_get(v, "content") : v);
     *said = true;
     *out = s.len ? kvl_tok_find(h->t, s.s, s.len) : -1;
     if (*out >= 0 || json_is_null(v)) return KVL_OK;
     h->file = file;
-    return kvl_tok_hf_refuse(h, key, v, "a token of the vocabulary or null");
+    return kvl_hf_json_refuse(h->err, key, v, "a token of the vocabulary or null");
 }
 
 /* Ids at `key`, one or a list: the first to *out where there is none yet, all to the ends if `end`. */
@@ -67,7 +65,7 @@ static int numbered_ids(struct tok_hf *h, const char *file, const json_t *in, co
         const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
         h->file = file;
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= h->t->n)
-            return kvl_tok_hf_refuse(h, key, v, "ids of tokens");
+            return kvl_hf_json_refuse(h->err, key, v, "ids of tokens");
         if (*out < 0) *out = (int32_t)json_integer_value(id);
         if (end) h->t->ends[json_integer_value(id)] = true;
     }
@@ -123,9 +121,9 @@ static struct kvl_str find_template(const json_t *v)
     const json_t *item, *found = json_array_get(v, 0);
     json_array_foreach(v, i, item)
     {
-        if (kvl_tok_json_is(json_object_get(item, "name"), "default")) found = item;
+        if (kvl_hf_json_is(json_object_get(item, "name"), "default")) found = item;
     }
-    return kvl_tok_json_str(found ? json_object_get(found, "template") : v);
+    return kvl_hf_json_str(found ? json_object_get(found, "template") : v);
 }
 
 static int load_template(struct tok_hf *h)

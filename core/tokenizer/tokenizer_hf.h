@@ -2,9 +2,8 @@
 #ifndef KVL_TOKENIZER_HF_H
 #define KVL_TOKENIZER_HF_H
 
+#include "hf_json.h"
 #include "tokenizer_impl.h"
-
-#include <jansson.h>
 
 /* A folder's files.  Values are NULL, and bytes empty, where there is no such file. */
 struct tok_hf {
@@ -36,13 +35,6 @@ struct tok_added {
 
 /* tokenizer_hf.c.  From json, else proto, and what is beside them. */
 int kvl_tok_hf_create(struct tok_hf *h, struct kvl_tokenizer **out);
-
-/* "<path> is <what is there>, want <want>". */
-int kvl_tok_hf_refuse(const struct tok_hf *h, const char *path, const json_t *found,
-                      const char *want);
-/* The text of a JSON string, "" for another value. */
-struct kvl_str kvl_tok_json_str(const json_t *v);
-bool kvl_tok_json_is(const json_t *v, const char *text);
 
 /* tokenizer_json.c: texts, types and flags of tokenizer.json; its merges. */
 int kvl_tok_json_vocab(struct tok_hf *h);

@@ -1,6 +1,8 @@
 /* tokenizer_impl.h - what the tokenizer's files share.
  *
- *   tokenizer.c          create, encode, decode
+ *   tokenizer.c          create, from a GGUF file
+ *   tokenizer_text.c     encode, decode
+ *   tokenizer_object.c   what a tokenizer says of itself, and its end
  *   tokenizer_vocab.c    reads and checks the vocabulary of a file
  *   tokenizer_special.c  finds special tokens in a text
  *   tokenizer_merge.c    joins symbols, best pair first: the core of both algorithms
@@ -24,7 +26,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "kvl/gguf.h"
 #include "kvl/tokenizer.h"
-#include "utf8.h"
+#include "kvl/utf8.h"
 
 #include <pcre2.h>
 #include <xxhash.h>
@@ -143,7 +145,7 @@ struct tok_hit {
     int32_t id;
 };
 
-/* tokenizer.c.  kvl_encode of a text in which control tokens are tokens where its mark is 0. */
+/* tokenizer_text.c.  kvl_encode of a text in which control tokens are tokens where its mark is 0. */
 int kvl_encode_marked(const struct kvl_tokenizer *t, const char *text, const uint8_t *mark,
                       size_t len, uint32_t flags, struct kvl_tokens *out, struct kvl_err *err);
 

@@ -5,27 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct kvl_str kvl_tok_json_str(const json_t *v)
-{
-    if (!json_is_string(v)) return (struct kvl_str){ "", 0 };
-    return (struct kvl_str){ json_string_value(v), json_string_length(v) };
-}
-
-bool kvl_tok_json_is(const json_t *v, const char *text)
-{
-    return json_is_string(v) && strcmp(json_string_value(v), text) == 0;
-}
-
-int kvl_tok_hf_refuse(const struct tok_hf *h, const char *path, const json_t *found,
-                      const char *want)
-{
-    char *text = found ? json_dumps(found, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    int rc = kvl_fail(h->err, KVL_EMODEL, "%s is %.60s%s, want %s", path, text ? text : "missing",
-                      text && strlen(text) > 60 ? "..." : "", want);
-    free(text);
-    return rc;
-}
-
 /* ---- texts --------------------------------------------------------------------------------- */
 
 static int no_memory(const struct tok_hf *h, int32_t n)
@@ -42,10 +21,11 @@ int kvl_tok_json_added(const struct tok_hf *h, const json_t *v, const char *path
     } row[] = { { "lstrip", TOK_LSTRIP }, { "rstrip", TOK_RSTRIP }, { "normalized", TOK_LATER } };
     const json_t *content = json_object_get(v, "content");
     if (!json_is_string(content) || json_string_length(content) == 0)
-        return kvl_tok_hf_refuse(h, path, v, "an object with a \"content\" that is not empty");
+        return kvl_hf_json_refuse(h->err, path, v,
+                                  "an object with a \"content\" that is not empty");
     if (json_is_true(json_object_get(v, "single_word")))
-        return kvl_tok_hf_refuse(h, path, v, "\"single_word\" false");
-    out->text = kvl_tok_json_str(content);
+        return kvl_hf_json_refuse(h->err, path, v, "\"single_word\" false");
+    out->text = kvl_hf_json_str(content);
     out->special = json_is_true(json_object_get(v, "special"));
     out->flags = TOK_ADDED;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
@@ -119,7 +99,7 @@ static int read_added(struct tok_hf *h, struct tok_added *added, size_t *n_added
         snprintf(path, sizeof path, "added_tokens[%zu]", i);
         KVL_TRY(kvl_tok_json_added(h, v, path, &added[at]));
         snprintf(path, sizeof path, "added_tokens[%zu].id", i);
-        if (!is_id(id)) return kvl_tok_hf_refuse(h, path, id, "a token's number");
+        if (!is_id(id)) return kvl_hf_json_refuse(h->err, path, id, "a token's number");
         added[at].id = (int32_t)json_integer_value(id);
         if (added[at].id >= h->rows) {
             h->t->cut = true;
@@ -137,10 +117,11 @@ static int count_vocab(struct tok_hf *h, json_t *vocab, int32_t *n)
     const char *text;
     json_t *id;
     if (!json_is_object(vocab) || json_object_size(vocab) == 0)
-        return kvl_tok_hf_refuse(h, "model.vocab", vocab, "an object of texts and their ids");
+        return kvl_hf_json_refuse(h->err, "model.vocab", vocab, "an object of texts and their ids");
     json_object_foreach(vocab, text, id)
     {
-        if (!is_id(id)) return kvl_tok_hf_refuse(h, "an id of model.vocab", id, "a number from 0");
+        if (!is_id(id))
+            return kvl_hf_json_refuse(h->err, "an id of model.vocab", id, "a number from 0");
         int32_t end = (int32_t)json_integer_value(id) + 1;
         if (end > h->rows)
             h->t->cut = true;
@@ -170,11 +151,11 @@ static int read_vocab(struct tok_hf *h, json_t *vocab, struct kvl_str *base, uin
 static int read_unknown(struct tok_hf *h)
 {
     const json_t *v = json_object_get(json_object_get(h->json, "model"), "unk_token");
-    struct kvl_str s = kvl_tok_json_str(v);
+    struct kvl_str s = kvl_hf_json_str(v);
     struct kvl_tokenizer *t = h->t;
     t->unk = s.len ? kvl_tok_find(t, s.s, s.len) : -1;
     if (s.len && t->unk < 0)
-        return kvl_tok_hf_refuse(h, "model.unk_token", v, "a token of the vocabulary");
+        return kvl_hf_json_refuse(h->err, "model.unk_token", v, "a token of the vocabulary");
     return KVL_OK;
 }
 
@@ -186,14 +167,14 @@ static int check_model(struct tok_hf *h)
     const json_t *dropout = json_object_get(model, "dropout");
     char path[64];
     /* Old files do not say the type. */
-    if ((type || !json_object_get(model, "merges")) && !kvl_tok_json_is(type, "BPE"))
-        return kvl_tok_hf_refuse(h, "model.type", type, "\"BPE\"");
+    if ((type || !json_object_get(model, "merges")) && !kvl_hf_json_is(type, "BPE"))
+        return kvl_hf_json_refuse(h->err, "model.type", type, "\"BPE\"");
     if (json_number_value(dropout) != 0.0)
-        return kvl_tok_hf_refuse(h, "model.dropout", dropout, "null");
+        return kvl_hf_json_refuse(h->err, "model.dropout", dropout, "null");
     for (size_t i = 0; i < 2; i++) {
         const json_t *v = json_object_get(model, none[i]);
         snprintf(path, sizeof path, "model.%s", none[i]);
-        if (kvl_tok_json_str(v).len) return kvl_tok_hf_refuse(h, path, v, "null");
+        if (kvl_hf_json_str(v).len) return kvl_hf_json_refuse(h->err, path, v, "null");
     }
     return KVL_OK;
 }
@@ -230,8 +211,8 @@ int kvl_tok_json_vocab(struct tok_hf *h)
 /* "a b" or ["a", "b"]. */
 static int read_merge(const json_t *v, struct kvl_str part[2])
 {
-    if (json_is_string(v)) return kvl_tok_split_merge(kvl_tok_json_str(v), part);
-    for (size_t k = 0; k < 2; k++) part[k] = kvl_tok_json_str(json_array_get(v, k));
+    if (json_is_string(v)) return kvl_tok_split_merge(kvl_hf_json_str(v), part);
+    for (size_t k = 0; k < 2; k++) part[k] = kvl_hf_json_str(json_array_get(v, k));
     return json_array_size(v) == 2 && part[0].len && part[1].len ? KVL_OK : KVL_EMODEL;
 }
 
@@ -240,7 +221,7 @@ int kvl_tok_json_merges(struct tok_hf *h)
     static const char key[] = "model.merges";
     const json_t *v, *list = json_object_get(json_object_get(h->json, "model"), "merges");
     size_t i, n = json_array_size(list);
-    if (!json_is_array(list)) return kvl_tok_hf_refuse(h, key, list, "an array of pairs");
+    if (!json_is_array(list)) return kvl_hf_json_refuse(h->err, key, list, "an array of pairs");
     struct kvl_str *part = kvl_alloc(n + 1, 2 * sizeof *part);
     int rc = part ? KVL_OK : kvl_fail(h->err, KVL_ENOMEM, "no memory for %zu merges", n);
     json_array_foreach(list, i, v)
@@ -248,7 +229,7 @@ int kvl_tok_json_merges(struct tok_hf *h)
         char path[40];
         if (rc != KVL_OK || read_merge(v, &part[2 * i]) == KVL_OK) continue;
         snprintf(path, sizeof path, "%s[%zu]", key, i);
-        rc = kvl_tok_hf_refuse(h, path, v, "two texts");
+        rc = kvl_hf_json_refuse(h->err, path, v, "two texts");
     }
     if (rc == KVL_OK) rc = kvl_tok_set_merges(h->t, part, (int64_t)n, key, h->hash, h->err);
     kvl_free(part);

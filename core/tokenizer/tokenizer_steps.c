@@ -27,7 +27,7 @@ static int refuse(const struct steps *s, const char *path, const char *key, cons
 {
     char full[PATH + 40];
     snprintf(full, sizeof full, "%s.%s", path, key);
-    return kvl_tok_hf_refuse(s->h, full, json_object_get(v, key), want);
+    return kvl_hf_json_refuse(s->h->err, full, json_object_get(v, key), want);
 }
 
 /* A list of steps, or one. */
@@ -52,25 +52,25 @@ static int normalizer(struct steps *s, const json_t *v, const char *path)
 {
     const json_t *type = type_of(v), *pattern = json_object_get(v, "pattern");
     if (!v || json_is_null(v)) return KVL_OK;
-    if (kvl_tok_json_is(type, "Sequence"))
+    if (kvl_hf_json_is(type, "Sequence"))
         return each(s, json_object_get(v, "normalizers"), path, "normalizers", normalizer);
-    if (kvl_tok_json_is(type, "NFC")) {
+    if (kvl_hf_json_is(type, "NFC")) {
         s->nfc = true;
         if (kvl_tok_nfc_works()) return KVL_OK;
         return refuse(s, path, "type", v,
                       "a program built with libutf8proc (install libutf8proc-dev, build again)");
     }
-    if (kvl_tok_json_is(type, "Prepend") && !s->prepend && !s->marks) {
+    if (kvl_hf_json_is(type, "Prepend") && !s->prepend && !s->marks) {
         s->prepend = true;
-        if (kvl_tok_json_is(json_object_get(v, "prepend"), mark)) return KVL_OK;
+        if (kvl_hf_json_is(json_object_get(v, "prepend"), mark)) return KVL_OK;
         return refuse(s, path, "prepend", v, "U+2581");
     }
-    if (!kvl_tok_json_is(type, "Replace"))
+    if (!kvl_hf_json_is(type, "Replace"))
         return refuse(s, path, "type", v, "NFC, or Prepend and Replace with U+2581");
     s->marks = true;
-    if (!kvl_tok_json_is(json_object_get(pattern, "String"), " "))
+    if (!kvl_hf_json_is(json_object_get(pattern, "String"), " "))
         return refuse(s, path, "pattern", v, "the string \" \"");
-    if (kvl_tok_json_is(json_object_get(v, "content"), mark)) return KVL_OK;
+    if (kvl_hf_json_is(json_object_get(v, "content"), mark)) return KVL_OK;
     return refuse(s, path, "content", v, "U+2581");
 }
 
@@ -105,11 +105,11 @@ static int split_step(struct steps *s, const json_t *v, const char *path)
     const json_t *string = json_object_get(pattern, "String");
     bool invert = json_is_true(json_object_get(v, "invert"));
     /* Gemma's; no space is left when the normalizer has made marks of them. */
-    if (s->marks && kvl_tok_json_is(string, " ") && kvl_tok_json_is(how, "MergedWithPrevious"))
+    if (s->marks && kvl_hf_json_is(string, " ") && kvl_hf_json_is(how, "MergedWithPrevious"))
         return KVL_OK;
     /* Keeping the matches alone is the same for the patterns that match everything. */
-    bool matches = kvl_tok_json_is(how, "Removed") && invert;
-    if (!matches && !kvl_tok_json_is(how, "Isolated"))
+    bool matches = kvl_hf_json_is(how, "Removed") && invert;
+    if (!matches && !kvl_hf_json_is(how, "Isolated"))
         return refuse(s, path, "behavior", v, "\"Isolated\"");
     if (!matches && invert) return refuse(s, path, "invert", v, "false");
     if (json_is_string(string)) return add_literal(s, json_string_value(string), path);
@@ -135,12 +135,12 @@ static int metaspace_step(struct steps *s, const json_t *v, const char *path)
     const json_t *old = json_object_get(v, "add_prefix_space");
     struct kvl_tokenizer *t = s->h->t;
     s->metaspace = true;
-    if (!kvl_tok_json_is(json_object_get(v, "replacement"), mark))
+    if (!kvl_hf_json_is(json_object_get(v, "replacement"), mark))
         return refuse(s, path, "replacement", v, "U+2581");
     t->cut_marks = !json_is_false(json_object_get(v, "split"));
     t->space_unless = true;
-    t->space_once = kvl_tok_json_is(scheme, "first");
-    t->add_space = scheme ? !kvl_tok_json_is(scheme, "never") : !json_is_false(old);
+    t->space_once = kvl_hf_json_is(scheme, "first");
+    t->add_space = scheme ? !kvl_hf_json_is(scheme, "never") : !json_is_false(old);
     return KVL_OK;
 }
 
@@ -148,15 +148,15 @@ static int pre_tokenizer(struct steps *s, const json_t *v, const char *path)
 {
     const json_t *type = type_of(v);
     if (!v || json_is_null(v)) return KVL_OK;
-    if (kvl_tok_json_is(type, "Sequence"))
+    if (kvl_hf_json_is(type, "Sequence"))
         return each(s, json_object_get(v, "pretokenizers"), path, "pretokenizers", pre_tokenizer);
     if (s->byte_level || s->metaspace) return refuse(s, path, "type", v, "nothing behind the last");
-    if (kvl_tok_json_is(type, "Split")) return split_step(s, v, path);
-    if (kvl_tok_json_is(type, "Digits"))
+    if (kvl_hf_json_is(type, "Split")) return split_step(s, v, path);
+    if (kvl_hf_json_is(type, "Digits"))
         return add_pattern(
             s, json_is_true(json_object_get(v, "individual_digits")) ? "\\p{N}" : "\\p{N}+", path);
-    if (kvl_tok_json_is(type, "ByteLevel")) return byte_level_step(s, v, path);
-    if (kvl_tok_json_is(type, "Metaspace")) return metaspace_step(s, v, path);
+    if (kvl_hf_json_is(type, "ByteLevel")) return byte_level_step(s, v, path);
+    if (kvl_hf_json_is(type, "Metaspace")) return metaspace_step(s, v, path);
     return refuse(s, path, "type", v, "Split, Digits, ByteLevel or Metaspace");
 }
 
@@ -187,10 +187,10 @@ static int post_processor(struct steps *s, const json_t *v, const char *path)
 {
     const json_t *type = type_of(v);
     struct kvl_tokenizer *t = s->h->t;
-    if (!v || json_is_null(v) || kvl_tok_json_is(type, "ByteLevel")) return KVL_OK;
-    if (kvl_tok_json_is(type, "Sequence"))
+    if (!v || json_is_null(v) || kvl_hf_json_is(type, "ByteLevel")) return KVL_OK;
+    if (kvl_hf_json_is(type, "Sequence"))
         return each(s, json_object_get(v, "processors"), path, "processors", post_processor);
-    if (!kvl_tok_json_is(type, "TemplateProcessing"))
+    if (!kvl_hf_json_is(type, "TemplateProcessing"))
         return refuse(s, path, "type", v, "ByteLevel or TemplateProcessing");
     int64_t bos = template_id(v, false), eos = template_id(v, true);
     t->add_bos = bos >= 0;
@@ -216,18 +216,18 @@ int kvl_tok_json_steps(struct tok_hf *h)
     t->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     if (t->bpe)
         return s.marks || s.prepend
-                   ? kvl_tok_hf_refuse(h, "normalizer", norm, "null or NFC before ByteLevel")
+                   ? kvl_hf_json_refuse(h->err, "normalizer", norm, "null or NFC before ByteLevel")
                    : KVL_OK;
     if (!s.metaspace) t->add_space = s.prepend;
     if (!s.marks && !s.metaspace)
-        return kvl_tok_hf_refuse(h, "pre_tokenizer", pre, "ByteLevel, or spaces as U+2581");
+        return kvl_hf_json_refuse(h->err, "pre_tokenizer", pre, "ByteLevel, or spaces as U+2581");
     if (s.nfc || t->n_patterns)
-        return kvl_tok_hf_refuse(h, s.nfc ? "normalizer" : "pre_tokenizer", s.nfc ? norm : pre,
-                                 "no more than spaces as U+2581");
+        return kvl_hf_json_refuse(h->err, s.nfc ? "normalizer" : "pre_tokenizer",
+                                  s.nfc ? norm : pre, "no more than spaces as U+2581");
     if (t->ignore_merges)
-        return kvl_tok_hf_refuse(h, "model.ignore_merges", json_object_get(model, "ignore_merges"),
-                                 "false");
+        return kvl_hf_json_refuse(h->err, "model.ignore_merges",
+                                  json_object_get(model, "ignore_merges"), "false");
     if (json_is_true(json_object_get(model, "byte_fallback"))) return KVL_OK;
-    return kvl_tok_hf_refuse(h, "model.byte_fallback", json_object_get(model, "byte_fallback"),
-                             "true without ByteLevel");
+    return kvl_hf_json_refuse(h->err, "model.byte_fallback",
+                              json_object_get(model, "byte_fallback"), "true without ByteLevel");
 }

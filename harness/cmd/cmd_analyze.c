@@ -5,7 +5,6 @@
 #include "config_analyze.h"
 #include "folders.h"
 #include "log.h"
-#include "model_room.h"
 #include "progress.h"
 #include "record_analysis.h"
 #include "registry.h"

@@ -4,7 +4,6 @@
 #include "calibrate.h"
 #include "folders.h"
 #include "forecast.h"
-#include "model_room.h"
 #include "plan_file.h"
 #include "report.h"
 #include "runner.h"

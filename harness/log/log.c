@@ -38,20 +38,6 @@ struct kvl_log {
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-int kvl_log_write_all(int fd, const void *data, size_t len)
-{
-    const char *p = data;
-    while (len) {
-        ssize_t n = write(fd, p, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        if (n == 0) return EIO;
-        p += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 int kvl_log_sync_dir(const char *path)
 {
     const char *slash = strrchr(path, '/');

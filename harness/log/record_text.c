@@ -77,22 +77,10 @@ static json_t *text_blocks(const struct kvl_text_result *t)
 json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
 {
     const struct kvl_outcome *o = &t->observed;
-    char seed[17];
-    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)t->seed);
-    json_t *what = json_pack("{s:s, s:i, s:s, s:i, s:i, s:i}", "cell", t->cell->id, "context",
-                             t->context, "seed", seed, "text_tok", t->text_tok, "first_tok",
-                             t->first_tok, "n_tok", t->n_tok);
-    json_t *scores =
-        json_pack("{s:o, s:o, s:o, s:o}", "nll", t->error ? json_null() : text_tokens(t),
-                  "nll_mean", t->error ? json_null() : kvl_record_real(text_mean(t->nll, t->n_tok)),
-                  "curve", t->error ? json_null() : text_curve(t), "block_nll",
-                  t->error ? json_null() : text_blocks(t));
-    json_t *cost =
-        json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
-                  kvl_record_ns(o->prefill_ns), "error", kvl_record_path_text(t->error));
-    json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("nll", run), what), scores);
-    r = kvl_record_add(kvl_record_add(r, kvl_record_observed(o)), kvl_record_method(&o->method));
-    return kvl_record_add(r, cost);
+    json_t *r = kvl_record_start("nll", run);
+#define NLL KVL_PUT
+#include "fields.def"
+    return r;
 }
 
 /* ---- perplexity ------------------------------------------------------------------------------ */
@@ -176,48 +164,47 @@ static json_t *texts_curve(const json_t *texts, int32_t n_tok)
     return curve;
 }
 
-static json_t *texts_scores(const json_t *texts, const char *id)
+/* What a cell of texts adds up to. */
+struct texts_sum {
+    size_t n; /* texts with a score */
+    int32_t n_tok;
+    struct kvl_interval nll;
+};
+
+static int texts_sum(const json_t *texts, const char *id, struct texts_sum *out)
 {
-    size_t n = 0, all = json_array_size(texts);
-    struct kvl_interval v;
-    int32_t n_tok = 0;
-    for (size_t i = 0; i < all; i++) {
+    struct texts_sum sum = { 0 };
+    for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i);
         if (!text_scored(text)) continue;
-        n++;
-        n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
+        sum.n++;
+        sum.n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
     }
-    if (texts_interval(texts, n, id, &v) != KVL_OK) return NULL;
-    json_t *nll = json_pack("{s:o, s:o, s:o, s:s}", "mean", kvl_record_real(v.mean), "lo",
-                            kvl_record_real(v.lo), "hi", kvl_record_real(v.hi), "over",
-                            n > 1 ? "texts" : "blocks");
-    json_t *ppl = json_pack("{s:o, s:o, s:o}", "value", kvl_record_real(exp(v.mean)), "lo",
-                            kvl_record_real(exp(v.lo)), "hi", kvl_record_real(exp(v.hi)));
-    return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "n", (json_int_t)n, "n_contexts",
-                     (json_int_t)n, "n_errors", (json_int_t)(all - n), "n_tok",
-                     (json_int_t)n_tok * (json_int_t)n, "nll", nll, "ppl", ppl, "curve",
-                     texts_curve(texts, n_tok));
+    KVL_TRY(texts_interval(texts, sum.n, id, &sum.nll));
+    *out = sum;
+    return KVL_OK;
+}
+
+static json_t *texts_nll(const struct texts_sum *sum)
+{
+    return json_pack("{s:o, s:o, s:o, s:s}", "mean", kvl_record_real(sum->nll.mean), "lo",
+                     kvl_record_real(sum->nll.lo), "hi", kvl_record_real(sum->nll.hi), "over",
+                     sum->n > 1 ? "texts" : "blocks");
+}
+
+static json_t *texts_ppl(const struct texts_sum *sum)
+{
+    return json_pack("{s:o, s:o, s:o}", "value", kvl_record_real(exp(sum->nll.mean)), "lo",
+                     kvl_record_real(exp(sum->nll.lo)), "hi", kvl_record_real(exp(sum->nll.hi)));
 }
 
 static json_t *texts_observed(const json_t *texts)
 {
-    struct kvl_outcome o = {
-        .attended_tok = texts_mean(texts, "attended_tok"),
-        .dense_tok = texts_mean(texts, "dense_tok"),
-        .window_tok = texts_mean(texts, "window_tok"),
-        .kv_read = texts_mean(texts, "kv_read_bytes_per_tok"),
-        .index_read = texts_mean(texts, "index_read_bytes_per_tok"),
-        .kv_logical = texts_mean(texts, "kv_logical_bytes"),
-        .kv_physical = texts_mean(texts, "kv_physical_bytes"),
-        .kv_own = texts_mean(texts, "kv_own_bytes"),
-        .meta = texts_mean(texts, "meta_bytes"),
-    };
-    for (int i = 0; i < KVL_N_TIERS; i++) {
-        char field[64];
-        snprintf(field, sizeof field, "tiers.%s", kvl_tiers_name[i]);
-        o.tiers[i] = texts_mean(texts, field);
-    }
-    return kvl_record_observed(&o);
+    struct kvl_outcome o = { 0 };
+#define OBSERVED(member, name, ...) o.member = texts_mean(texts, #name);
+#define TIER(member, name, ...)     o.tiers[KVL_TIER_##member] = texts_mean(texts, "tiers." #name);
+#include "fields.def"
+    return kvl_record_observed(&o, KVL_OF_PERPLEXITY);
 }
 
 static json_t *texts_method(const json_t *texts)
@@ -235,11 +222,10 @@ static json_t *texts_method(const json_t *texts)
 
 json_t *kvl_record_perplexity(const char *run, const struct kvl_cell *c, const json_t *texts)
 {
-    double wall = texts_mean(texts, "wall_ns"), n = (double)json_array_size(texts);
-    json_t *r = kvl_record_add(kvl_record_start("perplexity", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:s}", "protocol", kvl_protocol_name(c->protocol)));
-    r = kvl_record_add(r, texts_scores(texts, c->id));
-    r = kvl_record_add(kvl_record_add(r, texts_observed(texts)), texts_method(texts));
-    return kvl_record_add(r, json_pack("{s:o, s:o}", "wall_s", kvl_record_real(wall * n * 1e-9),
-                                       "t_end", kvl_record_now()));
+    struct texts_sum sum;
+    if (texts_sum(texts, c->id, &sum) != KVL_OK) return NULL;
+    json_t *r = kvl_record_start("perplexity", run);
+#define PERPLEXITY KVL_PUT
+#include "fields.def"
+    return r;
 }

@@ -27,6 +27,9 @@ struct kvl_page_anchor {
 #define KVL_PAGE_NO_GROUP SIZE_MAX /* no cells on this page: "" */
 struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column);
 
+/* Whether two results stand in one table. */
+bool kvl_page_same_block(const struct kvl_result *a, const struct kvl_result *b);
+
 /* What a row read per token, choosing included, as a share of what `full` read in the same blocks; NaN where full
  * was not run. */
 double kvl_page_read_share(const struct kvl_summary *s, const struct kvl_summary_row *row);

@@ -2,7 +2,6 @@
 #include "results_parts.h"
 
 #include "code.h"
-#include "kvl/rng.h"
 #include "lanes.h"
 
 #include <math.h>
@@ -11,11 +10,6 @@
 #include <string.h>
 
 /* ---- fields of records --------------------------------------------------------------------- */
-
-uint64_t kvl_result_key(const char *id)
-{
-    return kvl_seed_str(0, id);
-}
 
 /* The name of a record's point: results of it by different code are one result, the latest. */
 struct point_name {
@@ -54,11 +48,6 @@ struct loader {
     kvl_results_keep_fn keep; /* NULL: all */
     const void *keep_user;
 };
-
-int kvl_results_memory(struct kvl_err *err)
-{
-    return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
-}
 
 /* The message as a key that stays, counted later; NULL: no memory. */
 static const char *load_message(json_t *failures, const char *message)
@@ -219,23 +208,6 @@ static void samples_finish(struct kvl_results *r)
         r->sample[used++] = *s;
     }
     r->n_samples = used;
-}
-
-const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
-                                                   const struct kvl_result *cell, size_t *n)
-{
-    uint64_t key = kvl_result_key(cell->id);
-    size_t lo = 0, hi = r->n_samples;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (r->sample[mid].cell < key)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    *n = 0;
-    while (lo + *n < r->n_samples && r->sample[lo + *n].cell == key) ++*n;
-    return r->sample + lo;
 }
 
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s)
@@ -417,16 +389,9 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .icc = KVL_NAN,
         .n_contexts = kvl_json_number(record, "n_contexts"),
         .n_errors = kvl_json_number(record, "n_errors"),
-        .attended_tok = kvl_json_number(record, "attended_tok"),
-        .dense_tok = kvl_json_number(record, "dense_tok"),
-        .kv_read = kvl_json_number(record, "kv_read_bytes_per_tok"),
-        .index_read = kvl_json_number(record, "index_read_bytes_per_tok"),
-        .h2d = kvl_json_number(record, "tiers.h2d_bytes_per_tok"),
-        .host_attend = kvl_json_number(record, "tiers.host_attend_bytes_per_tok"),
-        .kv_logical = kvl_json_number(record, "kv_logical_bytes"),
-        .kv_physical = kvl_json_number(record, "kv_physical_bytes"),
-        .kv_own = kvl_json_number(record, "kv_own_bytes"),
-        .meta = kvl_json_number(record, "meta_bytes"),
+#define OBSERVED(member, name, ...) .member = kvl_json_number(record, #name),
+#define TIER(member, name, ...)     .member = kvl_json_number(record, "tiers." #name),
+#include "fields.def"
         .chance = kvl_json_number(record, "chance"),
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },

@@ -53,13 +53,13 @@ struct kvl_result {
     bool over_blocks;                     /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
     double icc; /* correlation of official scores within contexts, over the cells of the task */
-    double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+/* What was observed of its sessions (log/fields.def); the tiers' numbers NaN where nothing was in the host's. */
+#define OBSERVED(member, ...) double member;
+#define TIER(member, ...)     double member;
+#include "fields.def"
     /* Tokens per lane that attention read, mean over all layers, dense ones included; of the selecting layers
      * alone where the log does not tell the model's shape. */
     double read_tok;
-    double h2d;                                   /* brought from the host, bytes per token */
-    double host_attend;                           /* read by attention on the host, the same */
-    double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
     double

@@ -198,27 +198,13 @@ int64_t kvl_runner_shared_blocks(const struct kvl_session *s)
     return stats.n_shared;
 }
 
-static double per(int64_t sum, int64_t n)
-{
-    return n > 0 ? (double)sum / (double)n : KVL_NAN;
-}
-
 void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
                         const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o)
 {
     const struct kvl_counters *n = kvl_session_counters(s);
     struct kvl_kv_bytes bytes;
     kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
-    o->attended_tok = per(n->attended_tok, n->attended_lanes);
-    o->dense_tok = per(n->dense_tok, n->dense_lanes);
-    o->window_tok = per(n->window_tok, n->window_lanes);
-    o->kv_read = per(n->kv_read_bytes, n->n_tokens);
-    o->index_read = per(n->index_read_bytes, n->n_tokens);
-    o->kv_logical = bytes.logical;
-    o->kv_physical = bytes.physical;
-    o->kv_own = bytes.own;
-    o->meta = bytes.meta;
-    kvl_tiers_of(n, o->tiers);
+    kvl_outcome_observe(o, n, &bytes);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */

@@ -137,22 +137,6 @@ static int text_cell(struct text *t, const struct kvl_cell *cell, struct kvl_tex
 
 /* ---- records --------------------------------------------------------------------------------- */
 
-static struct kvl_outcome text_unknown(void)
-{
-    double none = (double)NAN;
-    return (struct kvl_outcome){ .attended_tok = none,
-                                 .dense_tok = none,
-                                 .window_tok = none,
-                                 .kv_read = none,
-                                 .index_read = none,
-                                 .kv_logical = none,
-                                 .kv_physical = none,
-                                 .kv_own = none,
-                                 .meta = none,
-                                 .wall_ns = none,
-                                 .prefill_ns = none };
-}
-
 /* A policy that fails is the text's result; a stop is the caller's. */
 static int text_record(struct text *t, size_t index)
 {
@@ -165,7 +149,7 @@ static int text_record(struct text *t, size_t index)
                                    .first_tok = t->before + 1,
                                    .n_tok = t->n - t->before - 1,
                                    .nll = t->nll,
-                                   .observed = text_unknown() };
+                                   .observed = kvl_outcome_none() };
     kvl_guard_policy(out.cell->policy->policy->name);
     int rc = text_cell(t, out.cell, &out, &why);
     if (rc != KVL_EDEVICE) kvl_guard_policy(NULL); /* the sweep is to know who ran */

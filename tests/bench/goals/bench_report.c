@@ -335,7 +335,7 @@ static const char *goal_note(const char *key)
         const char *key, *text;
     } note[] = {
 #define BENCH_NOTE(goal, text) { (goal), (text) },
-#include "bench_notes.def"
+#include "goal_notes.def"
 #undef BENCH_NOTE
     };
     for (size_t i = 0; i < sizeof note / sizeof note[0]; i++)
@@ -477,8 +477,8 @@ static void report_head(const struct bench *b, FILE *out)
     bool gpu = is_gpu(b);
     fprintf(out,
             "# What the %s path reaches\n\n"
-            "Written by `kvlab bench --report`; do not edit. Sentences beside the goals come from\n"
-            "`harness/bench/bench_notes.def`.\n\n",
+            "Written by `bench_goals --report`; do not edit. Sentences beside the goals come from\n"
+            "`results/goal_notes.def`.\n\n",
             gpu ? "GPU" : "CPU");
     if (gpu) fputs(bench_gpu_how, out);
     if (!b->origin.model) {
@@ -501,7 +501,7 @@ static void report_head(const struct bench *b, FILE *out)
 static void report_forecast(FILE *out)
 {
     fputs("\n## Forecast\n\n"
-          "By arithmetic (`kvlab bench --forecast`; `harness/bench/bench_forecast.c` has the "
+          "By arithmetic (`bench_goals --forecast`; `tests/bench/goals/bench_forecast.c` has the "
           "model and what it assumes),\nnot measured; (no): the goal is not reached as the code "
           "is. The column above is of the GPU at hand, of an H100\nbefore there is one.\n\n",
           out);

@@ -4,7 +4,7 @@
  *
  * Of its flash attention settings the better counts.  Both run where that is cheap; at a depth, both
  * are tried at a small depth first. */
-#include "bench.h"
+#include "bench_goals.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -37,6 +37,7 @@ struct peer_case {
 
 struct peer {
     struct bench *b;
+    const char *path;
     struct bench_depths d[2]; /* ours, f32 and bf16 */
     int32_t threads, rounds;
     pid_t pid; /* of llama-bench; 0: it does not run */
@@ -62,10 +63,9 @@ static int peer_start(struct peer *p, const struct peer_case *c, int fa, int32_t
     snprintf(depth, sizeof depth, "%d", c->depth);
     snprintf(threads, sizeof threads, "%d", p->threads);
     snprintf(flash, sizeof flash, "%d", fa);
-    const char *const words[] = { b->config.peer, "-m",    b->model_path, "-p",  prompt,
-                                  "-n",           gen,     "-d",          depth, "-t",
-                                  threads,        "-fa",   flash,         "-r",  "1",
-                                  "-o",           "jsonl", NULL };
+    const char *const words[] = { p->path, "-m", b->model_path, "-p", prompt,  "-n",
+                                  gen,     "-d", depth,         "-t", threads, "-fa",
+                                  flash,   "-r", "1",           "-o", "jsonl", NULL };
     char *argv[sizeof words / sizeof words[0]];
     memcpy(argv, words, sizeof argv);
     int fd[2];
@@ -76,14 +76,14 @@ static int peer_start(struct peer *p, const struct peer_case *c, int fa, int32_t
     posix_spawn_file_actions_addclose(&actions, fd[0]);
     posix_spawn_file_actions_addclose(&actions, fd[1]);
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", 1 /* O_WRONLY */, 0);
-    int rc = posix_spawn(&p->pid, b->config.peer, &actions, NULL, argv, environ);
+    int rc = posix_spawn(&p->pid, p->path, &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     close(fd[1]);
     if (rc == 0) p->out = fdopen(fd[0], "r");
     if (p->out) return KVL_OK;
     close(fd[0]);
     if (rc != 0) p->pid = 0;
-    return kvl_fail(b->err, KVL_EIO, "--peer: %s: cannot run: %s", b->config.peer,
+    return kvl_fail(b->err, KVL_EIO, "--peer: %s: cannot run: %s", p->path,
                     strerror(rc ? rc : errno));
 }
 
@@ -114,7 +114,7 @@ static int peer_next(struct peer *p, const struct peer_case *c, double *seconds)
     if (!(rate > 0))
         return kvl_fail(p->b->err, KVL_EINVAL,
                         "--peer: %s gave no result, want a llama-bench that knows -fa 0 and -d",
-                        p->b->config.peer);
+                        p->path);
     *seconds = (c->n_prompt ? c->n_prompt : 1) / rate;
     return KVL_OK;
 }
@@ -259,9 +259,9 @@ static int peer_run(struct peer *p)
     return KVL_OK;
 }
 
-int bench_peer(struct bench *b)
+int bench_peer(struct bench *b, const char *path)
 {
-    struct peer p = { .b = b, .rounds = KVL_MIN(b->config.rounds, PEER_ROUNDS) };
+    struct peer p = { .b = b, .path = path, .rounds = KVL_MIN(b->config.rounds, PEER_ROUNDS) };
     if (b->config.kv_type != KVL_KV_F16)
         return bench_skip(b, "comparison with llama.cpp: its cache is f16, ours is %s",
                           bench_kv_name(b->config.kv_type));

@@ -1,5 +1,5 @@
 /* The figures of a report: what the goals stand on, one row for all numbers of threads. */
-#include "bench.h"
+#include "bench_goals.h"
 
 #include <stdlib.h>
 #include <string.h>

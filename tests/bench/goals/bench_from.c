@@ -1,9 +1,8 @@
 /* Results of earlier runs, read back from their JSON lines: parts that were run apart (a peer takes
  * half an hour) make one table of goals. */
-#include "bench.h"
+#include "bench_goals.h"
 
 #include <errno.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,8 +123,9 @@ static int from_line(struct bench *b, json_t *o)
     return bench_emit(b, &line);
 }
 
-static int from_text_line(struct bench *b, const char *path, const char *text, int32_t number)
+static int from_text_line(struct bench_goals *g, const char *path, const char *text, int32_t number)
 {
+    struct bench *b = &g->bench;
     json_error_t why;
     json_t *o = json_loads(text, 0, &why);
     if (!o || !from_is_line(o)) {
@@ -134,18 +134,19 @@ static int from_text_line(struct bench *b, const char *path, const char *text, i
                         "--from: %s:%d: no line of kvlab bench --json, want one on each line", path,
                         number);
     }
-    bool first = json_array_size(b->from) == 0;
-    if (json_array_append_new(b->from, o) != 0)
+    bool first = json_array_size(g->from) == 0;
+    if (json_array_append_new(g->from, o) != 0)
         return kvl_fail(b->err, KVL_ENOMEM, "out of memory");
     if (first) from_origin(b, o);
-    KVL_TRY(from_same(b, json_array_get(b->from, 0), o, path));
+    KVL_TRY(from_same(b, json_array_get(g->from, 0), o, path));
     return from_line(b, o);
 }
 
-int bench_from(struct bench *b, const char *path)
+int bench_from(struct bench_goals *g, const char *path)
 {
-    if (!b->from) b->from = json_array();
-    if (!b->from) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");
+    struct bench *b = &g->bench;
+    if (!g->from) g->from = json_array();
+    if (!g->from) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");
     FILE *f = fopen(path, "re");
     if (!f) return kvl_fail(b->err, KVL_EIO, "--from: %s: cannot open: %s", path, strerror(errno));
     char *text = NULL;
@@ -153,7 +154,7 @@ int bench_from(struct bench *b, const char *path)
     int32_t number = 0;
     int rc = KVL_OK;
     while (rc == KVL_OK && getline(&text, &cap, f) > 0)
-        rc = from_text_line(b, path, text, ++number);
+        rc = from_text_line(g, path, text, ++number);
     if (rc == KVL_OK && number == 0 && !b->config.device)
         rc = kvl_fail(b->err, KVL_EINVAL, "--from: %s: empty, want lines of kvlab bench --json",
                       path);
