@@ -219,3 +219,12 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
     kvl_record_column_free(&sum.col);
     return r;
 }
+
+json_t *kvl_record_partial(const char *run, const struct kvl_cell *c, int64_t planned,
+                           json_t *so_far)
+{
+    json_t *r = kvl_record_start("partial", run);
+#define PARTIAL KVL_PUT
+#include "fields.def"
+    return r;
+}

@@ -225,7 +225,7 @@ static json_t *quality_numbers(struct quality_cell *q)
         want->steps, "top", quality_tops(want), "n", n, "n_errors", failed, "select",
         quality_layers(q, offsetof(struct kvl_quality_means, select)), "dense",
         quality_layers(q, offsetof(struct kvl_quality_means, dense)), "kl_nats",
-        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ANY), "top1",
+        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ABOVE), "top1",
         quality_interval(q, offsetof(struct kvl_quality_means, same), KVL_RANGE_SHARE));
 }
 

@@ -285,6 +285,7 @@ static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct 
     for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
         KVL_TRY(kvl_runner_check_stop(r, err));
         KVL_TRY(kvl_runner_answer(r, g, context, err));
+        if (context + 1 < r->work->sweep->contexts) KVL_TRY(kvl_runner_so_far(r, g, false, err));
     }
     return kvl_runner_finish(r, g, err);
 }
@@ -337,8 +338,19 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Cut off: whole samples that wait for their commit are kept, and what there is can be looked at. */
+static int runner_stopped(struct kvl_runner *r, struct kvl_err *err)
+{
+    KVL_TRY(kvl_log_commit(r->log, err));
+    for (size_t i = 0; i < r->work->n_groups; i++)
+        if (r->work->group[i].mine) KVL_TRY(kvl_runner_so_far(r, &r->work->group[i], true, err));
+    return KVL_OK;
+}
+
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
+    r->t_begun = kvl_now_ns();
+    r->t_so_far = r->t_begun + KVL_SO_FAR_NS;
     r->state->retry = false; /* what fails from here on is a result of this run */
     runner_count(r);
     struct kvl_rates had = { 0 };
@@ -349,8 +361,7 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     if (rc == KVL_OK) rc = runner_all(r, err);
     kvl_progress_end(&r->progress);
     if (rc != KVL_ESTOP) return rc;
-    /* Whole samples that wait for their commit are kept when the work is cut off. */
     kvl_err_clear(err);
-    KVL_TRY(kvl_log_commit(r->log, err));
+    KVL_TRY(runner_stopped(r, err));
     return kvl_runner_check_stop(r, err);
 }

@@ -118,8 +118,10 @@ static void workers_plan(struct workers *w)
 
 static int unit_finish(struct workers *w, struct unit *u)
 {
-    if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
-    return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
+    if (w->speed) return KVL_OK;
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    if (--w->left[u->what.group] > 0) return kvl_runner_so_far(w->r, g, false, w->err);
+    return kvl_runner_finish(w->r, g, w->err);
 }
 
 /* Cells that failed meanwhile may have been all that wanted a unit. */
