@@ -3,7 +3,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "context_prefill.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "policy_spec.h"
 #include "progress.h"
 #include "prompt.h"

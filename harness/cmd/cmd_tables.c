@@ -2,7 +2,7 @@
  * model's file, or of heads for one method. */
 #include "build.h"
 #include "cmds.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "kvl/tables.h"
 #include "model_tables.h"
 #include "policy_spec.h"

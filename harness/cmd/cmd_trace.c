@@ -1,7 +1,7 @@
 /* kvlab trace: what a policy reads and keeps, step by step, as a file that anybody can compare with. */
 #include "args.h"
 #include "cmds.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "policy_spec.h"
 #include "stats.h"
 #include "stop.h"

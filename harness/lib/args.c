@@ -2,7 +2,7 @@
 #include "args.h"
 
 #include "machine.h"
-#include "model_room.h"
+#include "model_fits.h"
 #include "registry.h"
 
 #include <ctype.h>

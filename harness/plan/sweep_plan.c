@@ -1,9 +1,9 @@
 /* From axes to cells. */
 #include "sweep_plan.h"
 
-#include "apart.h"
 #include "cell_key.h"
-#include "guard.h"
+#include "child.h"
+#include "crash_line.h"
 #include "machine.h"
 #include "policy_spec.h"
 
@@ -169,10 +169,10 @@ static int plan_safely(const struct plan *p, struct kvl_cell *c)
     char who[96];
     snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
     struct asked asked = { p, c };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
+    struct kvl_child apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
     apart.limit_s = plan_limit_s(p->w->sweep, PLAN_POLICY_S);
     if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
-        KVL_TRY(kvl_apart_run(&apart, &c->refused));
+        KVL_TRY(kvl_child_run(&apart, &c->refused));
     return plan_create(p, c);
 }
 
@@ -468,7 +468,7 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = {
+    struct kvl_child apart = {
         plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL, true, 0
     };
     apart.limit_s = plan_limit_s(w->sweep, PLAN_TASK_S);
@@ -477,7 +477,7 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
+    int rc = g->task->foreign ? kvl_child_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
     if (rc == KVL_ETASK) {
         plan_refuse(w, g, p->err);
         kvl_err_clear(p->err);
