@@ -8,6 +8,7 @@
 #include "progress.h"
 #include "record_analysis.h"
 #include "registry.h"
+#include "report.h"
 #include "results.h"
 #include "stop.h"
 #include "sweep_cmd.h"

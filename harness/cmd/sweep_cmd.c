@@ -6,8 +6,8 @@
 #include "forecast.h"
 #include "plan_file.h"
 #include "report.h"
-#include "runner.h"
 #include "stop.h"
+#include "sweep.h"
 #include "sweep_models.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* The table of a sweep. */
 #include "report.h"
 
-#include "record_analysis.h"
 #include "results_amount.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -22,7 +22,7 @@ static int32_t memory_longest(const struct kvl_runner *r)
         int32_t n = g->speed ? 1 : r->work->sweep->contexts;
         for (int32_t context = 0; g->mine && context < n; context++)
             for (size_t c = g->first; c < g->first + g->n; c++)
-                if (kvl_runner_wants(r, context, c))
+                if (kvl_state_wants(r->state, context, c))
                     longest = KVL_MAX(longest, memory_held(&r->work->cell[c]));
     }
     return longest;

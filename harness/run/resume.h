@@ -50,4 +50,13 @@ int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err);
 /* Whether every sample of a cell is there, and every reference pass that is wanted. */
 bool kvl_state_complete(const struct kvl_state *s, size_t cell);
 
+/* Whether a cell lacks answers of a context, or its time; whether any cell of a group does. */
+bool kvl_state_wants(const struct kvl_state *s, int32_t context, size_t cell);
+bool kvl_state_wants_any(const struct kvl_state *s, const struct kvl_group *g, int32_t context);
+/* Whether a cell lacks the reference pass of a question. */
+bool kvl_state_wants_quality(const struct kvl_state *s, size_t cell, int32_t context,
+                             int32_t question);
+/* Whether a cell that lacks something of this context needs the shared prefill. */
+bool kvl_state_shares(const struct kvl_state *s, const struct kvl_group *g, int32_t context);
+
 #endif

@@ -3,7 +3,7 @@
  *
  * A token is scored when its logits came from a step under the policy.  That is the same set for all
  * policies of a group: everything behind the first token that was not prefilled. */
-#include "runner.h"
+#include "runner_context.h"
 
 #include "guard.h"
 #include "record_text.h"
@@ -49,7 +49,7 @@ static int text_open(struct text *t)
     t->before = kvl_reading_before(t->how, t->n);
     KVL_TRY(text_memory(t));
     double cost = kvl_group_context_cost(r->work, t->g);
-    if (!kvl_runner_shares(r, t->g, t->index)) {
+    if (!kvl_state_shares(r->state, t->g, t->index)) {
         kvl_progress_skip(&r->progress, KVL_WORK_PREFILL, cost);
         return KVL_OK;
     }
@@ -174,7 +174,7 @@ static int text_cells(struct text *t)
 {
     struct kvl_runner *r = t->r;
     for (size_t i = t->g->first; i < t->g->first + t->g->n; i++) {
-        if (!kvl_runner_wants(r, t->index, i)) continue;
+        if (!kvl_state_wants(r->state, t->index, i)) continue;
         KVL_TRY(kvl_runner_next(r, i, t->err));
         KVL_TRY(text_record(t, i));
     }
@@ -184,7 +184,7 @@ static int text_cells(struct text *t)
 int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                     struct kvl_err *err)
 {
-    if (!kvl_runner_wants_any(r, g, context)) return KVL_OK;
+    if (!kvl_state_wants_any(r->state, g, context)) return KVL_OK;
     struct text t = {
         .r = r, .g = g, .how = kvl_point_reading(g->task), .index = context, .err = err
     };

@@ -5,6 +5,7 @@
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
+#include "commit.h"
 #include "stop.h"
 #include "workers_death.h"
 
@@ -76,7 +77,7 @@ static void unit_measure(const struct kvl_runner *r, struct unit *u)
     const struct kvl_group *g = &r->work->group[u->what.group];
     u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL] = kvl_group_context_cost(r->work, g);
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, u->what.context, i))
+        if (kvl_state_wants(r->state, u->what.context, i))
             u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER] +=
                 kvl_cell_context_cost(r->work, &r->work->cell[i]);
 }
@@ -111,7 +112,7 @@ static void workers_plan(struct workers *w)
     for (size_t i = 0; i < work->n_groups; i++) {
         const struct kvl_group *g = &work->group[i];
         for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
-            if (!kvl_runner_wants_any(w->r, g, c)) continue;
+            if (!kvl_state_wants_any(w->r->state, g, c)) continue;
             w->unit[w->n_units] = (struct unit){ .what = { i, c } };
             unit_measure(w->r, &w->unit[w->n_units++]);
             w->left[i]++;
@@ -138,7 +139,7 @@ static int workers_next(struct workers *w, struct unit **out)
     *out = NULL;
     while (w->next < w->n_units && !*w->r->stop) {
         struct unit *u = &w->unit[w->next++];
-        if (kvl_runner_wants_any(w->r, &w->r->work->group[u->what.group], u->what.context)) {
+        if (kvl_state_wants_any(w->r->state, &w->r->work->group[u->what.group], u->what.context)) {
             *out = u;
             return KVL_OK;
         }
@@ -419,7 +420,7 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     d.task = d.policy ? NULL : kvl_death_task(w->r, u->what, w->shared->each[i].policy);
     KVL_TRY(death_record(w, u, &d, &why, &n));
     kvl_death_say(w->r, u->what, &why, n);
-    if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
+    if (kvl_state_wants_any(w->r->state, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));
     return worker_feed(w, i);
 }

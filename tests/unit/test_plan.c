@@ -1,6 +1,7 @@
 /* Cells, keys, seeds and shares of a sweep. */
 #include "forecast.h"
 #include "kvl/kvstore.h"
+#include "sweep.h"
 
 #include "gguf_writer.h"
 

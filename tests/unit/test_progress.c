@@ -1,5 +1,5 @@
 /* Time left: work left at the rates of prefills and of answers, whatever the order of the contexts. */
-#include "runner.h"
+#include "sweep.h"
 
 #include <math.h>
 #include <setjmp.h>
