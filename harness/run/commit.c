@@ -55,22 +55,10 @@ int kvl_runner_mark(struct kvl_runner *r, struct kvl_err *err)
     return commit_mark_empty(r, err);
 }
 
-/* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
-static void commit_skip(struct kvl_runner *r, size_t cell)
-{
-    const struct kvl_cell *c = &r->work->cell[cell];
-    int32_t n = c->speed ? 1 : r->work->sweep->contexts;
-    for (int32_t context = 0; context < n && !r->jobs.apart; context++)
-        if (kvl_state_wants(r->state, context, cell))
-            kvl_progress_skip(&r->progress, c->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER,
-                              kvl_cell_context_cost(r->work, c));
-}
-
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err)
 {
     const char *run = kvl_log_run(r->log);
-    commit_skip(r, cell);
     r->state->cell[cell].failed = true;
     r->stats.n_errors++;
     r->progress.n_errors++;

@@ -16,5 +16,11 @@ int kvl_runner_group_failed(struct kvl_runner *r, const struct kvl_group *g, int
                             struct kvl_err *err);
 /* Cell records of a group whose contexts are all done, and their commit. */
 int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
+/* Not more often than that; and the first time. */
+#define KVL_SO_FAR_NS ((uint64_t)60 * 1000000000)
+/* Records of what unfinished cells of a group have so far, for readers of the log meanwhile, and their commit: from
+ * time to time, or `now` (runner_so_far.c). */
+int kvl_runner_so_far(struct kvl_runner *r, const struct kvl_group *g, bool now,
+                      struct kvl_err *err);
 
 #endif

@@ -30,10 +30,9 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
         double all = rates.ns + left.ns + left.timed_ns;
         double *now = left.ns > 0.0 ? &left.ns : &left.timed_ns;
         *now = fmax(*now - flight_ns / factor, 0.0);
-        p->known = rates.n > 0 && isfinite(left.ns + left.timed_ns);
         p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
         p->t_known = kvl_now_ns();
-        p->part = 1.0 - (left.ns + left.timed_ns) / all;
+        p->part = rates.n > 0 && all > 0.0 ? 1.0 - (left.ns + left.timed_ns) / all : 0.0;
     }
     kvl_rates_free(&rates);
     return rc;

@@ -50,7 +50,8 @@ struct kvl_runner {
     struct kvl_ask_room room;
     const struct kvl_group *timing; /* its prefill is in memory, for timed cells; NULL: none is */
     uint64_t t_left;                /* from then on time left is worked out again */
-    bool announced;                 /* the run record is in the log */
+    uint64_t t_begun, t_so_far; /* of the run; from then on what there is so far is told again */
+    bool announced;             /* the run record is in the log */
 };
 
 /* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the

@@ -22,6 +22,7 @@ static int sweep_group(struct kvl_runner *r, const struct kvl_group *g, struct k
     for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
         KVL_TRY(kvl_runner_check_stop(r, err));
         KVL_TRY(kvl_runner_answer(r, g, context, err));
+        if (context + 1 < r->work->sweep->contexts) KVL_TRY(kvl_runner_so_far(r, g, false, err));
     }
     return kvl_runner_finish(r, g, err);
 }
@@ -37,33 +38,12 @@ int32_t kvl_runner_n_contexts(const struct kvl_runner *r)
     return n;
 }
 
-/* One context of a group: its prefill is done when no cell wants it. */
-static void measure_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+/* Cells of this shard, and those that are done. */
+static void sweep_count(struct kvl_runner *r)
 {
-    struct kvl_progress_work *work = r->progress.work;
-    struct kvl_progress_work *prefill = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL];
-    struct kvl_progress_work *answer = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER];
-    bool wanted = false;
-    for (size_t c = g->first; c < g->first + g->n; c++) {
-        if (!r->work->cell[c].planned) continue;
-        double cost = kvl_cell_context_cost(r->work, &r->work->cell[c]);
-        bool wants = kvl_state_wants(r->state, context, c);
-        answer->total += cost;
-        if (!wants) answer->done += cost;
-        wanted = wanted || wants;
-    }
-    prefill->total += kvl_group_context_cost(r->work, g);
-    if (!wanted) prefill->done += kvl_group_context_cost(r->work, g);
-}
-
-void kvl_runner_measure(struct kvl_runner *r)
-{
-    const struct kvl_work *w = r->work;
-    for (size_t i = 0; i < w->n_groups; i++) {
-        const struct kvl_group *g = &w->group[i];
-        int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
         if (!g->mine) continue;
-        for (int32_t context = 0; context < contexts; context++) measure_context(r, g, context);
         for (size_t c = g->first; c < g->first + g->n; c++)
             r->progress.n_done += r->state->cell[c].done || r->state->cell[c].failed;
         r->progress.n_cells += g->n;
@@ -94,11 +74,21 @@ static int sweep_all(struct kvl_runner *r, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Cut off: whole samples that wait for their commit are kept, and what there is can be looked at. */
+static int sweep_stopped(struct kvl_runner *r, struct kvl_err *err)
+{
+    KVL_TRY(kvl_log_commit(r->log, err));
+    for (size_t i = 0; i < r->work->n_groups; i++)
+        if (r->work->group[i].mine) KVL_TRY(kvl_runner_so_far(r, &r->work->group[i], true, err));
+    return KVL_OK;
+}
+
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
+    r->t_begun = kvl_now_ns();
+    r->t_so_far = r->t_begun + KVL_SO_FAR_NS;
     r->state->retry = false; /* what fails from here on is a result of this run */
-    kvl_runner_measure(r);
-    r->progress.n_parallel = r->jobs.n;
+    sweep_count(r);
     struct kvl_rates had = { 0 };
     int rc = kvl_rates_read(&had, r, err);
     r->progress.had_ns = had.ns;
@@ -107,8 +97,7 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     if (rc == KVL_OK) rc = sweep_all(r, err);
     kvl_progress_end(&r->progress);
     if (rc != KVL_ESTOP) return rc;
-    /* Whole samples that wait for their commit are kept when the work is cut off. */
     kvl_err_clear(err);
-    KVL_TRY(kvl_log_commit(r->log, err));
+    KVL_TRY(sweep_stopped(r, err));
     return kvl_runner_check_stop(r, err);
 }

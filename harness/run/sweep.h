@@ -6,8 +6,6 @@
 
 /* Contexts of this shard that some cell still wants. */
 int32_t kvl_runner_n_contexts(const struct kvl_runner *r);
-/* Cost units of the whole shard and of what the log has of it. */
-void kvl_runner_measure(struct kvl_runner *r);
 /* All groups of this shard.  KVL_ESTOP when the stop flag was raised: what is complete is
  * committed. */
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err);

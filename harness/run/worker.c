@@ -66,13 +66,6 @@ static void worker_look(void)
 static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker_says says)
 {
     struct kvl_worker_count count = { 0 };
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        struct kvl_progress_work *work = &r->progress.work[k];
-        count.cost[k] = work->done;
-        count.ns[k] = work->ns;
-        count.skipped[k] = work->before;
-        *work = (struct kvl_progress_work){ .total = work->total };
-    }
     if (says == KVL_WORKER_NEXT || says == KVL_WORKER_AMID) return count;
     count.stats = r->stats;
     count.n_done = r->progress.n_done;
@@ -147,7 +140,6 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
     char what[96];
     snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
     kvl_progress_name(&r->progress, what);
-    kvl_progress_mark(&r->progress);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
