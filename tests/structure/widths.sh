@@ -29,7 +29,7 @@ for page in $(find . -name README.md ! -path './build*' ! -path './.git/*') GPU.
                     n = split(text, word, " ")
                     for (j = 1; j <= n; j++) {
                         # a word that would begin a list or a heading stays in the line before
-                        mark = word[j] ~ /^([-*+#>|]+|[0-9]+\.)$/
+                        mark = word[j] ~ /^([-*+#>|]+|1\.)$/
                         if (line != first && line != pad && length(line " " word[j]) > most - 2 && !mark) { print line; line = pad word[j] }
                         else line = line (line == first || line == pad ? "" : " ") word[j]
                     }
@@ -46,7 +46,7 @@ for page in $(find . -name README.md ! -path './build*' ! -path './.git/*') GPU.
     fi
     awk -v page="${page#./}" '
         /^ *```/ { code = !code }
-        !code && !/^    / && !/^ *\|/ && length($0) > 120 && $0 ~ /[^ ] [^ ]/ { print page ":" NR ": " length($0) " columns, want at most 120"; bad = 1 }
+        !code && !/^(    |#)/ && !/^ *\|/ && length($0) > 120 && $0 ~ /[^ ] [^ ]/ { print page ":" NR ": " length($0) " columns, want at most 120"; bad = 1 }
         END { exit bad }' "$page" || rc=1
 done
 exit $rc
