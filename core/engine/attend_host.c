@@ -222,6 +222,8 @@ static void count_split(const struct kvl_head *h, const struct kvl_split *s)
 
 /* ---- one list -------------------------------------------------------------------------------------- */
 
+/* A job of attention becomes two, by where the blocks of its runs lie, and their results are merged as segments are.
+ * The host's half is not run here: halves of all lanes of the layer run together, while the device computes its own. */
 int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *device)
 {
     const struct kvl_shape *sh = &h->e->model->shape;
@@ -334,6 +336,8 @@ static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const f
     return jobs;
 }
 
+/* One call for all halves of a layer, then one copy of their results: a call and a copy per lane would cost more than the
+ * attention of short lists. */
 int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope)
 {
     struct kvl_hosted *o = e->hosted;

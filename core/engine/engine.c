@@ -269,6 +269,8 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
     return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
 }
 
+/* Operators by two names: `ops` may return before the device has computed, `now` waits.  Results that hooks see lie in
+ * memory that both sides reach; what is late is read back by the host, hence pinned. */
 int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
                       struct kvl_err *err)
 {

@@ -342,6 +342,8 @@ static int save_lanes(struct kvl_session *s, struct kvl_snapshot_writer *w, stru
     return rc;
 }
 
+/* Whole blocks a chunk at a time, so that loading needs no second copy of the cache, then the tails.  A layer that
+ * belongs on the host goes there before the next one is read: the device never holds more than the prefill did. */
 static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n_pos,
                       struct kvl_err *err)
 {

@@ -100,6 +100,7 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
     return KVL_OK;
 }
 
+/* Whole blocks are shared by reference; the one that may still grow is copied by the first side that writes to it. */
 int kvl_seq_fork(const struct kvl_seq *seq, struct kvl_seq **out, struct kvl_err *err)
 {
     struct kvl_seq *fork;
@@ -184,6 +185,8 @@ static int append_check_unique(struct kvl_seq *seq, int32_t layer, const struct 
     return KVL_OK;
 }
 
+/* The usual append goes on behind what every lane holds; that alone needs no look at stored positions.  Any other must
+ * be looked up, for a position that a lane had twice would be read twice. */
 static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &seq->store->desc;

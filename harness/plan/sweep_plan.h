@@ -1,4 +1,4 @@
-/* plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
+/* sweep_plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
  *
  * A cell's key is the canonical text of everything that may change its answers (for a speed cell:
  * its times), its code included; code.h makes its id of it.  The same sweep gives the same cells in the same order

@@ -206,6 +206,8 @@ static int offload_view(const struct kvl_head *h)
     return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
 }
 
+/* One request per kv head and step, whatever number of lists it has: a unit that two lists name is one hit or one
+ * miss. */
 int kvl_offload_request(const struct kvl_head *h)
 {
     const struct kvl_sel *sel = h->r->sel;
@@ -253,6 +255,8 @@ static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_item
     return found;
 }
 
+/* In the order of the list, not of the view: attention weights come back in the order in which the policy named its
+ * tokens. */
 int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
                      const struct kvl_run **runs, int32_t *n_runs)
 {
