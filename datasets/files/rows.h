@@ -264,6 +264,7 @@ struct kvl_file_prompt {
     struct kvl_buf *tail;   /* [n] what follows it, a question each */
     size_t common;          /* bytes at the begin of all tails that are alike */
     size_t *n_prefix;       /* [n] bytes of the answer prefix at the end of each; NULL: none */
+    size_t *n_apart;        /* [n] white space of the pattern that each begins with; NULL: none */
     int32_t n;
     int32_t truncate; /* enum kvl_rows_cut */
     bool as_cut;      /* a text that was cut may be a few tokens longer than the length */

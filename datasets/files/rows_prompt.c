@@ -319,6 +319,7 @@ void kvl_file_prompt_free(struct kvl_file_prompt *p)
     kvl_free(p->evidence);
     kvl_free(p->n_evidence);
     kvl_free(p->n_prefix);
+    kvl_free(p->n_apart);
     kvl_buf_free(&p->context);
     *p = (struct kvl_file_prompt){ 0 };
 }
