@@ -291,6 +291,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     p.truncate = r->opts->truncate;
     p.as_cut = r->kind.around && p.truncate == KVL_ROWS_MIDDLE;
     p.odd_back = r->kind.odd_back;
+    p.halves = r->kind.halves && p.truncate == KVL_ROWS_MIDDLE;
     if (req->n_questions < 1 || rows_part(r, req, &first, &p.n) != KVL_OK)
         return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none",
                         r->kind.name, req->index, req->n_questions);
