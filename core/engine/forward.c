@@ -52,9 +52,8 @@ static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32
     return KVL_OK;
 }
 
-/* The chunk's attention: e->att, and lse [n][n_heads] or NULL. */
-/* With sinks the result is merged with one more segment, which has no value; the log-sum-exp that observers get
- * is that of the merge. */
+/* The chunk's attention: e->att, and lse [n][n_heads] or NULL.  With sinks the result is merged with one more segment,
+ * which has no value; the log-sum-exp that observers get is that of the merge. */
 static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
 {
     struct kvl_engine *e = f->e;

@@ -248,9 +248,8 @@ static int tap_list(const struct kvl_head *h, int32_t first_head, int32_t n_head
 
 /* ---- one head, one row ----------------------------------------------------------------------------- */
 
-/* One segment of one kv head: results for its query group into out [group][head_dim], lse. */
-/* Out and lse of a segment are its own until segments are merged. Positions other than the original ones start
- * from queries before RoPE. */
+/* One segment of one kv head: results for its query group into out [group][head_dim] and lse, its own until segments
+ * are merged.  Positions other than the original ones start from queries before RoPE. */
 static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, float *lse,
                            int32_t *n_unique)
 {

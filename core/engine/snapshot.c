@@ -49,9 +49,8 @@ static int key_windows(const struct kvl_shape *sh, struct kvl_buf *out)
     return kvl_buf_printf(out, "windows %016" PRIx64 "\n", hash.low64);
 }
 
-/* A key without one of its lines would be that of something else. */
-/* Whatever may change a bit of the content: model, code, operators and their machine, store, windows,
- * observers, tokens. */
+/* Whatever may change a bit of the content: model, code, operators and their machine, store, windows, observers, tokens.
+ * A key without one of its lines would be that of something else. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
     static const char *const types[] = { "f32", "f16", "bf16", "q8_0" }; /* by enum kvl_kv_type */

@@ -143,8 +143,8 @@ int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
 int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                           const float *q_raw, int32_t n);
 
-/* What an observer may be asked for now, by policies that planned it. */
-/* Makes the policy's number of a layer the model's, which the others take. */
+/* What an observer may be asked for now, by policies that planned it.  The first makes the policy's number of a layer the
+ * model's, which the others take. */
 int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer);
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);

@@ -26,7 +26,8 @@
 struct kvl_arena {
     const struct kvl_device *dev; /* whose memory it is, where that is discrete; NULL: the host's */
     enum kvl_place place;         /* with dev: SHARED or PINNED */
-    bool ahead; /* of SHARED: what is got is written by the host or by operators, not by both */
+    bool ahead;   /* of SHARED: what is got is written by the host or by operators, not by both */
+    size_t first; /* bytes of the first chunk; 0: as many as suit an engine */
     struct kvl_arena_chunk *head;
     size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
     size_t used;  /* since the last one */

@@ -409,7 +409,7 @@ static int sweep_check_refused(const struct sweep *w)
 {
     for (size_t i = 0; i < w->work->n_cells; i++)
         if (w->work->cell[i].planned) return KVL_OK;
-    const struct kvl_err *why = &w->work->cell[0].refused;
+    const struct kvl_err *why = w->work->cell[0].refused;
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 

@@ -45,10 +45,11 @@ static int context_generate(struct kvl_context *c)
     KVL_TRY(kvl_context_generate(r->work, c->g, c->index, &c->sample, c->err));
     c->question = kvl_alloc((size_t)c->sample.n_questions, sizeof *c->question);
     if (!c->question) return kvl_fail(c->err, KVL_ENOMEM, "out of memory for questions");
+    bool turns = kvl_group_turns(r->work, c->g);
     for (int32_t i = 0; i < c->sample.n_questions; i++) {
         c->question[i].q = &c->sample.question[i];
         KVL_TRY(question_prepare(c, i));
-        if (i > 0) KVL_TRY(question_turn(c, i));
+        if (turns && i > 0) KVL_TRY(question_turn(c, i));
     }
     return KVL_OK;
 }

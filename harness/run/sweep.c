@@ -12,7 +12,7 @@ static int sweep_refused(struct kvl_runner *r, struct kvl_err *err)
         const struct kvl_group *g = &r->work->group[i];
         for (size_t c = g->first; g->mine && c < g->first + g->n; c++)
             if (!r->work->cell[c].planned && !r->state->cell[c].failed)
-                KVL_TRY(kvl_runner_cell_error(r, c, -1, &r->work->cell[c].refused, err));
+                KVL_TRY(kvl_runner_cell_error(r, c, -1, r->work->cell[c].refused, err));
     }
     return kvl_log_commit(r->log, err);
 }
