@@ -18,6 +18,7 @@ enum {
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
+    SWEEP_KEY_ONLY,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
     SWEEP_KEY_SET,
@@ -60,6 +61,9 @@ static const struct argp_option sweep_options[] = {
       "Kubernetes job say, where there are several; auto/N: their number, plus KVLAB_SHARD_OFFSET, "
       "of N; none: "
       "everything",
+      0 },
+    { "only", SWEEP_KEY_ONLY, "WHAT", 0,
+      "speed or accuracy: the timed cells alone, which want machines of one kind, or the others",
       0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
@@ -146,6 +150,15 @@ static int sweep_limit(struct kvl_sweep_args *a, const char *text)
     return KVL_OK;
 }
 
+static int sweep_only(struct kvl_sweep_args *a, const char *text)
+{
+    a->only = strcmp(text, "speed") == 0      ? KVL_ONLY_SPEED
+              : strcmp(text, "accuracy") == 0 ? KVL_ONLY_ACCURACY
+                                              : KVL_ONLY_ALL;
+    if (a->only != KVL_ONLY_ALL) return KVL_OK;
+    return kvl_fail(a->args->err, KVL_EINVAL, "--only: \"%s\": want speed or accuracy", text);
+}
+
 static error_t sweep_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_sweep_args *a = state->input;
@@ -160,6 +173,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
     case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_ONLY: rc = sweep_only(a, arg); break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
     case SWEEP_KEY_CELLS: a->cells = true; break;

@@ -75,6 +75,7 @@ static int sweep_plan(struct sweep *w)
                                w->has_gpu ? w->gpu.info.name : NULL };
     KVL_TRY(kvl_shard_parse(a->shard, &w->shard, w->err));
     KVL_TRY(kvl_work_create(&w->s, w->model, &where, a->model.allow_overlong, &w->work, w->err));
+    w->work->only = a->only;
     return kvl_work_shard(w->work, w->shard, w->err);
 }
 

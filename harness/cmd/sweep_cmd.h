@@ -3,6 +3,7 @@
 #define KVL_SWEEP_CMD_H
 
 #include "args.h"
+#include "sweep_plan.h"
 #include "yamldoc.h"
 
 struct kvl_sweep_args {
@@ -12,6 +13,7 @@ struct kvl_sweep_args {
     int32_t jobs;    /* 0 = auto */
     bool cell_limit; /* asked for: */
     double cell_limit_s;
+    enum kvl_only only;
     bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */

@@ -224,8 +224,8 @@ static bool row_of_speed(struct compare_row *row, const struct kvl_result *a,
                                100 * (b->decode.hi / a->decode.lo - 1) };
     if (row->n == 0)
         row_not(row, "not timed on both sides");
-    else if (kvl_result_setup_cmp(a, b) || strcmp(a->device, b->device) != 0)
-        row_not(row, "timed on another machine, device or number of threads");
+    else if (!kvl_result_same_setup(a, b))
+        row_not(row, "timed on another machine, device, driver or number of threads");
     else if (row->n < 2)
         row_not(row, "one repeat tells no spread");
     else
