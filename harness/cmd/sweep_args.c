@@ -4,6 +4,7 @@
 #include "config_text.h"
 #include "jobs.h"
 #include "policy_spec.h"
+#include "snapshot_folder.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ enum {
     SWEEP_KEY_SET,
     SWEEP_KEY_SHARD,
     SWEEP_KEY_SNAPSHOTS,
+    SWEEP_KEY_SNAPSHOTS_LIMIT,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT,
     SWEEP_KEY_SYSTEM,
@@ -67,6 +69,10 @@ static const struct argp_option sweep_options[] = {
       0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
+    { "snapshots-limit", SWEEP_KEY_SNAPSHOTS_LIMIT, "SIZE", 0,
+      "bytes that DIR may hold (500M, 200G): what was used longest ago gives way (default: no "
+      "limit)",
+      0 },
     { "accept-stale", SWEEP_KEY_STALE, NULL, 0,
       "keep cells that other code answered, marked in tables", 0 },
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
@@ -179,6 +185,9 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_CELLS: a->cells = true; break;
     case SWEEP_KEY_SHARD: a->shard = arg; break;
     case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
+    case SWEEP_KEY_SNAPSHOTS_LIMIT:
+        rc = kvl_size_parse("--snapshots-limit", arg, &a->snapshots_limit, a->args->err);
+        break;
     case SWEEP_KEY_STALE: a->accept_stale = true; break;
     case SWEEP_KEY_RETRY: a->retry = true; break;
     case SWEEP_KEY_STRICT: a->strict = true; break;

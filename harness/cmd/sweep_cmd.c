@@ -423,6 +423,7 @@ static int sweep_model(struct sweep *w)
     if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
+    w->snapshots.limit_bytes = a->snapshots_limit;
     kvl_stop_install();
     KVL_TRY(sweep_state(w));
     KVL_TRY(sweep_open_log(w));
