@@ -1,8 +1,8 @@
 /* The record of a cell: what its samples add up to. */
 #include "record.h"
 
-#include "config_prompt.h"
 #include "record_parts.h"
+#include "settings.h"
 #include "stats.h"
 
 #include <math.h>
@@ -217,5 +217,14 @@ json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct
 #include "fields.def"
     }
     kvl_record_column_free(&sum.col);
+    return r;
+}
+
+json_t *kvl_record_partial(const char *run, const struct kvl_cell *c, int64_t planned,
+                           json_t *so_far)
+{
+    json_t *r = kvl_record_start("partial", run);
+#define PARTIAL KVL_PUT
+#include "fields.def"
     return r;
 }

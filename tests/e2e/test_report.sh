@@ -324,7 +324,7 @@ contains "failed samples below" '^4 of [0-9]* samples failed' table
 contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
 contains "errors by status" '1 x a policy broke its contract: quest: slot 9 of 8' table
 "$program" status worse.zst > status 2> err || expect "a gate behind failures" 6 $?
-contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of other code than the newest run' status
+contains "status" '^cells +251 done, 1 not finished, 1 with failed samples, 1 of other code than the newest run' status
 
 # Why samples failed; errors until the cell has a result; what stops at an error needs --retry.
 contains "why samples failed" '^  4 x no$' table

@@ -76,11 +76,11 @@ struct step {
     struct kvl_session *session[KVL_ASK_MAX];
     struct kvl_ask *who[KVL_ASK_MAX];
     int32_t id[KVL_ASK_MAX];
-    int64_t read[KVL_ASK_MAX]; /* bytes: before the step of all so far, then of this step */
+    int64_t read[KVL_ASK_MAX]; /* bytes, before the step */
     int32_t n;
 };
 
-static int64_t bytes_read(const struct kvl_session *s)
+int64_t kvl_ask_bytes_read(const struct kvl_session *s)
 {
     const struct kvl_counters *n = kvl_session_counters(s);
     return n->kv_read_bytes + n->index_read_bytes;
@@ -93,22 +93,28 @@ static int step_gather(struct kvl_ask *const *ask, int32_t n, struct step *st, s
         if (ask[i]->done) continue;
         KVL_TRY(ask_next(ask[i], &st->id[st->n], err));
         st->session[st->n] = ask[i]->session;
-        st->read[st->n] = bytes_read(ask[i]->session);
+        st->read[st->n] = kvl_ask_bytes_read(ask[i]->session);
         st->who[st->n++] = ask[i];
     }
     return KVL_OK;
 }
 
-static void step_share(struct step *st, const struct kvl_model *model, uint64_t ns)
+void kvl_ask_shares(struct kvl_session *const *session, int32_t n, const int64_t *read,
+                    const struct kvl_model *model, double *share)
 {
     double weights = (double)kvl_model_token_bytes(model), all = weights;
-    for (int32_t i = 0; i < st->n; i++) {
-        st->read[i] = bytes_read(st->session[i]) - st->read[i];
-        all += (double)st->read[i];
+    for (int32_t i = 0; i < n; i++) {
+        share[i] = (double)(kvl_ask_bytes_read(session[i]) - read[i]);
+        all += share[i];
     }
-    for (int32_t i = 0; i < st->n; i++)
-        st->who[i]->wall_ns +=
-            (uint64_t)((double)ns * (weights / st->n + (double)st->read[i]) / all);
+    for (int32_t i = 0; i < n; i++) share[i] = (weights / n + share[i]) / all;
+}
+
+static void step_share(struct step *st, const struct kvl_model *model, uint64_t ns)
+{
+    double share[KVL_ASK_MAX];
+    kvl_ask_shares(st->session, st->n, st->read, model, share);
+    for (int32_t i = 0; i < st->n; i++) st->who[i]->wall_ns += (uint64_t)((double)ns * share[i]);
 }
 
 static int step_run(struct step *st, const struct kvl_model *model, struct kvl_ask_room *room,
