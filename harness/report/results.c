@@ -436,6 +436,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     bool timed = json_object_get(record, "threads") != NULL;
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
     x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
+    x.gpu = kvl_json_text(run, "gpu.name");
+    x.driver = kvl_json_text(run, "gpu.driver");
     x.bound = kvl_bound_of(x.policy);
     x.stale = kvl_record_stale(r, record);
     return x;
@@ -477,9 +479,11 @@ static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err 
     json_object_foreach(speeds, id, record)
     {
         failed |= json_array_append(r->speeds, record);
-        char setup[320];
-        snprintf(setup, sizeof setup, "%.0f %.300s", kvl_json_number(record, "threads"),
-                 kvl_json_text(record, "host"));
+        char setup[640];
+        const json_t *run = kvl_result_run(r, kvl_json_text(record, "run"));
+        snprintf(setup, sizeof setup, "%.0f %.200s\n%.200s\n%.200s",
+                 kvl_json_number(record, "threads"), kvl_json_text(record, "host"),
+                 kvl_json_text(run, "gpu.name"), kvl_json_text(run, "gpu.driver"));
         failed |= json_object_set_new(setups, setup, json_true());
     }
     r->n_speed = json_array_size(r->speeds);
