@@ -33,10 +33,12 @@ struct kvl_progress {
     int64_t n_answers; /* of this run */
     uint64_t t_start, t_shown;
     bool known; /* `part` and `left_s` come from elsewhere, and the work above does not count */
-    double part, left_s;                        /* left_s: NaN where nothing is known yet */
-    uint64_t t_known;                           /* when both were; 0 = now */
-    char what[96];                              /* what runs, kvl_progress_name */
-    uint64_t t_prefill;                         /* when the prefill at hand began */
+    double part, left_s; /* left_s: NaN where nothing is known yet */
+    uint64_t t_known;    /* when both were; 0 = now */
+    char what[96];       /* what runs, kvl_progress_name */
+    uint64_t t_prefill;  /* when the prefill at hand began */
+    /* Of a shared prefill at hand: its cost; what of it is done, and the time that took */
+    double amid_cost, amid, amid_ns;
     int32_t n_layers;                           /* of the engine that is watched */
     void (*tell)(const char *what, void *user); /* who shows the line; NULL: this process */
     void *tell_user;
@@ -68,6 +70,8 @@ void kvl_progress_begin(struct kvl_progress *p, bool quiet);
 void kvl_progress_show(struct kvl_progress *p, const char *what);
 /* What runs from here on, for the line amid a prefill. */
 void kvl_progress_name(struct kvl_progress *p, const char *what);
+/* The next prefill is that of a context, and costs so much: until kvl_progress_did, what is done of it counts. */
+void kvl_progress_amid(struct kvl_progress *p, double cost);
 /* Whenever the line is due amid a prefill of `e` it is shown, with how far that is and tokens per second.  `p` must
  * outlive the engine. */
 void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e);

@@ -64,6 +64,7 @@ static int context_prefill(struct kvl_context *c)
         kvl_progress_skip(&r->progress, KVL_WORK_PREFILL, cost);
         return KVL_OK;
     }
+    kvl_progress_amid(&r->progress, cost);
     KVL_TRY(
         kvl_prefill(r->engine, &r->snapshots, t->id, t->n, &c->session, &c->prefill_ns, c->err));
     kvl_progress_did(&r->progress, KVL_WORK_PREFILL, cost);

@@ -80,6 +80,7 @@ static int text_open(struct text *t)
         kvl_progress_skip(&r->progress, KVL_WORK_PREFILL, cost);
         return KVL_OK;
     }
+    kvl_progress_amid(&r->progress, cost);
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, t->id, t->before, &t->session, &t->prefill_ns,
                         t->err));
     kvl_progress_did(&r->progress, KVL_WORK_PREFILL, cost);

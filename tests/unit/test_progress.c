@@ -51,6 +51,23 @@ static void test_rates(void **state)
     expect_near(1.0, kvl_progress_part(&p), 1e-12);
 }
 
+/* A prefill of minutes: what is done of it counts, and gives the rate of the rest. */
+static void test_amid(void **state)
+{
+    struct kvl_progress p = {
+        .work = { [KVL_WORK_PREFILL] = { .total = 1000.0 }, [KVL_WORK_ANSWER] = { .total = 300.0 } }
+    };
+    (void)state;
+    kvl_progress_amid(&p, 100.0);
+    p.amid = 40.0; /* 40 of 100 units in 2 s */
+    p.amid_ns = 2e9;
+    expect_near((960.0 + 300.0) * 0.05, kvl_progress_left_s(&p), 1e-12);
+    expect_near(40.0 / 1300.0, kvl_progress_part(&p), 1e-12);
+    kvl_progress_did(&p, KVL_WORK_PREFILL, 100.0); /* is counted once */
+    expect_near(100.0, p.work[KVL_WORK_PREFILL].done, 0.0);
+    expect_near(100.0 / 1300.0, kvl_progress_part(&p), 1e-12);
+}
+
 /* What the log had is no work of this run. */
 static void test_begin(void **state)
 {
@@ -167,10 +184,8 @@ static void test_heatmap(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rates),
-        cmocka_unit_test(test_begin),
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_heatmap),
+        cmocka_unit_test(test_rates), cmocka_unit_test(test_amid),    cmocka_unit_test(test_begin),
+        cmocka_unit_test(test_text),  cmocka_unit_test(test_heatmap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
