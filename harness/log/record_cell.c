@@ -1,8 +1,8 @@
 /* The record of a cell: what its samples add up to. */
 #include "record.h"
 
-#include "config_prompt.h"
 #include "record_parts.h"
+#include "settings.h"
 #include "stats.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* results_amount.h - how much of their sweeps logs hold: a table of half a sweep must say so.
  *
  * Of one sweep, model and shard the newest run counts: it says how much there is and how much there was, and what it
- * did itself stands in the log.
+ * did itself stands in the log.  Where one log has shards of several ways to part a sweep, each cell counts once.
  *
  * Thread-safe: as results.h.
  */

@@ -34,10 +34,9 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
         double all = rates.ns + left.ns + left.timed_ns;
         double *now = left.ns > 0.0 ? &left.ns : &left.timed_ns;
         *now = fmax(*now - flight_ns / factor, 0.0);
-        p->known = rates.n > 0 && isfinite(left.ns + left.timed_ns);
         p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
         p->t_known = kvl_now_ns();
-        p->part = 1.0 - (left.ns + left.timed_ns) / all;
+        p->part = rates.n > 0 && all > 0.0 ? 1.0 - (left.ns + left.timed_ns) / all : 0.0;
     }
     kvl_rates_free(&rates);
     return rc;
@@ -118,22 +117,10 @@ static int runner_mark_empty(struct kvl_runner *r, struct kvl_err *err)
     return empty ? runner_announce(r, err) : KVL_OK;
 }
 
-/* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
-static void runner_skip(struct kvl_runner *r, size_t cell)
-{
-    const struct kvl_cell *c = &r->work->cell[cell];
-    int32_t n = c->speed ? 1 : r->work->sweep->contexts;
-    for (int32_t context = 0; context < n && !r->jobs.apart; context++)
-        if (kvl_runner_wants(r, context, cell))
-            kvl_progress_skip(&r->progress, c->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER,
-                              kvl_cell_context_cost(r->work, c));
-}
-
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err)
 {
     const char *run = kvl_log_run(r->log);
-    runner_skip(r, cell);
     r->state->cell[cell].failed = true;
     r->stats.n_errors++;
     r->progress.n_errors++;
@@ -294,7 +281,6 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
     char what[96];
     snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
     kvl_progress_name(&r->progress, what);
-    kvl_progress_mark(&r->progress);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
@@ -322,33 +308,12 @@ int32_t kvl_runner_n_contexts(const struct kvl_runner *r)
     return n;
 }
 
-/* One context of a group: its prefill is done when no cell wants it. */
-static void measure_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+/* Cells of this shard, and those that are done. */
+static void runner_count(struct kvl_runner *r)
 {
-    struct kvl_progress_work *work = r->progress.work;
-    struct kvl_progress_work *prefill = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL];
-    struct kvl_progress_work *answer = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER];
-    bool wanted = false;
-    for (size_t c = g->first; c < g->first + g->n; c++) {
-        if (!r->work->cell[c].planned) continue;
-        double cost = kvl_cell_context_cost(r->work, &r->work->cell[c]);
-        bool wants = kvl_runner_wants(r, context, c);
-        answer->total += cost;
-        if (!wants) answer->done += cost;
-        wanted = wanted || wants;
-    }
-    prefill->total += kvl_group_context_cost(r->work, g);
-    if (!wanted) prefill->done += kvl_group_context_cost(r->work, g);
-}
-
-void kvl_runner_measure(struct kvl_runner *r)
-{
-    const struct kvl_work *w = r->work;
-    for (size_t i = 0; i < w->n_groups; i++) {
-        const struct kvl_group *g = &w->group[i];
-        int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
         if (!g->mine) continue;
-        for (int32_t context = 0; context < contexts; context++) measure_context(r, g, context);
         for (size_t c = g->first; c < g->first + g->n; c++)
             r->progress.n_done += r->state->cell[c].done || r->state->cell[c].failed;
         r->progress.n_cells += g->n;
@@ -394,8 +359,7 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     r->t_begun = kvl_now_ns();
     r->t_so_far = r->t_begun + KVL_SO_FAR_NS;
     r->state->retry = false; /* what fails from here on is a result of this run */
-    kvl_runner_measure(r);
-    r->progress.n_parallel = r->jobs.n;
+    runner_count(r);
     struct kvl_rates had = { 0 };
     int rc = kvl_rates_read(&had, r, err);
     r->progress.had_ns = had.ns;

@@ -10,10 +10,10 @@
 #define KVL_RUNNER_H
 
 #include "answer.h"
+#include "context_prefill.h"
 #include "jobs.h"
 #include "log.h"
 #include "measure.h"
-#include "prefill.h"
 #include "progress.h"
 #include "quality.h"
 #include "resume.h"
@@ -84,8 +84,6 @@ int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err);
 /* KVL_ESTOP once the flag is raised. */
 int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
 
-/* Cost units of the whole shard and of what the log has of it. */
-void kvl_runner_measure(struct kvl_runner *r);
 /* Whether a cell lacks answers of a context, or its time. */
 bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell);
 bool kvl_runner_wants_any(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);

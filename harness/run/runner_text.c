@@ -75,15 +75,9 @@ static int text_open(struct text *t)
     t->n_tok = t->n - t->before - 1;
     t->n_vocab = kvl_model_shape(r->work->model)->n_vocab;
     KVL_TRY(text_memory(t));
-    double cost = kvl_group_context_cost(r->work, t->g);
-    if (!kvl_runner_shares(r, t->g, t->index)) {
-        kvl_progress_skip(&r->progress, KVL_WORK_PREFILL, cost);
-        return KVL_OK;
-    }
-    kvl_progress_amid(&r->progress, cost);
+    if (!kvl_runner_shares(r, t->g, t->index)) return KVL_OK;
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, t->id, t->before, &t->session, &t->prefill_ns,
                         t->err));
-    kvl_progress_did(&r->progress, KVL_WORK_PREFILL, cost);
     if (isnan(t->prefill_ns)) return KVL_OK;
     r->stats.context_prefills++;
     r->stats.context_prefill_tok += t->before;
@@ -250,7 +244,6 @@ static int text_record(struct text *t, struct text_cell *c, bool compared)
     r->progress.n_answers += rc == KVL_OK;
     r->stats.n_errors += rc == KVL_OK && out.error;
     r->progress.n_errors += rc == KVL_OK && out.error;
-    kvl_progress_did(&r->progress, KVL_WORK_ANSWER, kvl_cell_context_cost(r->work, out.cell));
     return rc;
 }
 

@@ -52,7 +52,7 @@ refuse 2 '--window: "no": want auto or off' generate -m m.gguf --window no
 refuse_like 2 '--set window: .*want auto or off' sweep s.yaml --set window=no
 refuse_like 2 '--set prefill_kv: .*want device or host' sweep s.yaml --set prefill_kv=disk
 refuse_like 2 '--set prefill_type: .*want f32, bf16 or blas' sweep s.yaml --set prefill_type=f16
-refuse_like 2 '--set kv_type: .*want f16, bf16, f32 or q8_0' sweep s.yaml --set kv_type=f8
+refuse_like 2 '--set kv_type: .*want f32, f16, bf16 or q8_0' sweep s.yaml --set kv_type=f8
 refuse 2 'list "policy": want "policies", "tasks" or nothing' list policy
 refuse 2 'no name, want one of kvlab list' describe
 refuse 2 '"quset" is no policy and no task, did you mean "quest"?' describe quset

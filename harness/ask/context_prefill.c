@@ -1,5 +1,5 @@
 /* Prefills and their snapshots. */
-#include "prefill.h"
+#include "context_prefill.h"
 
 #include "folders.h"
 #include "stats.h"

@@ -1,12 +1,12 @@
-/* prefill.h - the dense prefill of a context, or its snapshot where there is one.
+/* context_prefill.h - the dense prefill of a context, or its snapshot where there is one.
  *
  * A folder of snapshots holds one file per prefill, <hash of the key>.kvs (kvl_snapshot_key).  What is
  * there is loaded, bit-identical to the prefill; what is not there, or damaged, is prefilled and saved.
  *
  * Thread-safe: no; several processes may share a folder.
  */
-#ifndef KVL_PREFILL_H
-#define KVL_PREFILL_H
+#ifndef KVL_CONTEXT_PREFILL_H
+#define KVL_CONTEXT_PREFILL_H
 
 #include "kvl/model.h"
 

@@ -106,13 +106,13 @@ int kvl_quality_create(const struct kvl_quality *want, const struct kvl_shape *s
     size_t steps = (size_t)want->steps, layers = (size_t)shape->n_layers;
     size_t cells = steps * layers * (size_t)shape->n_heads;
     struct kvl_quality_result r = {
-        .n_top = want->n_top,
+        .n_top = want->top.n,
         .n_layers = shape->n_layers,
         .n_heads = shape->n_heads,
         .max_steps = want->steps,
         .pos = kvl_alloc(steps, sizeof *r.pos),
         .dense = kvl_alloc(steps, layers),
-        .recall = kvl_alloc((size_t)want->n_top * cells, sizeof *r.recall),
+        .recall = kvl_alloc((size_t)want->top.n * cells, sizeof *r.recall),
         .mass = kvl_alloc(cells, sizeof *r.mass),
         .error = kvl_alloc(cells, sizeof *r.error),
         .kl = kvl_alloc(steps, sizeof *r.kl),
@@ -160,9 +160,9 @@ static void quality_head(struct quality *m, const struct kvl_tap_read *t, int32_
     size_t plane = (size_t)r->max_steps * (size_t)r->n_layers * (size_t)r->n_heads;
     const float *probs = m->probs + (size_t)head * (size_t)n;
     double recall[KVL_QUALITY_TOPS];
-    kvl_quality_recall(probs, n, t->read[head], t->n_read[head], want->top, want->n_top, m->heap,
+    kvl_quality_recall(probs, n, t->read[head], t->n_read[head], want->top.v, want->top.n, m->heap,
                        recall);
-    for (int32_t i = 0; i < want->n_top; i++) r->recall[(size_t)i * plane + at] = (float)recall[i];
+    for (int32_t i = 0; i < want->top.n; i++) r->recall[(size_t)i * plane + at] = (float)recall[i];
     r->mass[at] = (float)kvl_quality_mass(probs, t->read[head], t->n_read[head]);
     r->error[at] = (float)kvl_quality_error(t->out + (size_t)head * (size_t)hd,
                                             m->full + (size_t)head * (size_t)hd, hd);
@@ -226,7 +226,7 @@ int kvl_quality_measure(const struct kvl_quality_run *run, struct kvl_quality_re
         .max_pos = kvl_session_len(run->policy) + run->n_feed + run->want->steps,
     };
     int32_t top = 1;
-    for (int32_t i = 0; i < run->want->n_top; i++) top = KVL_MAX(top, run->want->top[i]);
+    for (int32_t i = 0; i < run->want->top.n; i++) top = KVL_MAX(top, run->want->top.v[i]);
     size_t heads = (size_t)sh->n_heads;
     m.probs = kvl_alloc(heads * (size_t)m.max_pos, sizeof *m.probs);
     m.full = kvl_alloc(heads * (size_t)sh->head_dim, sizeof *m.full);
