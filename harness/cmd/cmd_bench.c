@@ -444,7 +444,7 @@ static int bench_run(struct bench_command *a, struct kvl_err *err)
     if (b->device) printf("%s, driver %s; ", b->origin.device.name, b->origin.device.driver);
     printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", b->origin.machine.cpu,
            b->origin.machine.cores, b->origin.machine.cores == 1 ? "" : "s", b->origin.machine.isa,
-           b->origin.model, bench_kv_name(b->config.kv_type), b->config.budget_tok,
+           b->origin.model, kvl_kv_name(b->config.kv_type).text, b->config.budget_tok,
            b->config.rounds, b->config.rounds == 1 ? "" : "s");
     fflush(stdout); /* minutes before the first result */
     KVL_TRY(bench_parts(b));

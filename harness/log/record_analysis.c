@@ -226,7 +226,7 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
     KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s",
                            info->what, kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
+                           kvl_kv_name(s->kv_type).text, s->device));
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     KVL_TRY(kvl_prompt_key(kvl_group_prompt(w, g), b));

@@ -66,7 +66,7 @@ static int key_point(const struct kvl_work *w, const struct kvl_where *where,
     KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s;exec=real",
                            c->speed ? "speed" : "cell", kvl_model_hash(w->model),
                            (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
+                           kvl_kv_name(s->kv_type).text, s->device));
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
     if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));

@@ -126,14 +126,33 @@ static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void
     return KVL_OK;
 }
 
-static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+static int config_kv_part(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
 {
     const char *text;
+    enum kvl_kv_type *type = user;
     KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_kv_type_parse(text, &((struct config *)user)->s->kv_type, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16, f32 or q8_0",
-                             text);
-    return KVL_OK;
+    type += key[strlen(key) - 1] == 'v';
+    if (kvl_kv_find(text, type) && kvl_kv_facts(*type)) return KVL_OK;
+    return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want one of %s", text,
+                         kvl_kv_list());
+}
+
+/* One for both, or keys and values apart: {k: q8_0, v: q4_0}, and in one word q8_0/q4_0. */
+static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    static const struct kvl_yaml_key keys[] = { { "k", config_kv_part, false },
+                                                { "v", config_kv_part, false } };
+    enum kvl_kv_type *out = &((struct config *)user)->s->kv_type, part[] = { *out, *out };
+    const char *text;
+    if (v->type == YAML_MAPPING_NODE) {
+        KVL_TRY(kvl_yaml_walk(y, v, "kv_type.", keys, 2, part));
+        *out = kvl_kv_pair(part[0], part[1]);
+        return KVL_OK;
+    }
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_kv_find(text, out)) return KVL_OK;
+    return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want one of %s, or {k: .., v: ..}",
+                         text, kvl_kv_list());
 }
 
 static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)

@@ -147,7 +147,7 @@ static int text_quality(struct kvl_buf *b, const struct kvl_quality *q)
 static int text_numbers(struct kvl_buf *b, const struct kvl_sweep *s)
 {
     KVL_TRY(kvl_buf_printf(b, "seed: %llu\nkv_type: %s\n", (unsigned long long)s->seed,
-                           kvl_kv_type_name(s->kv_type)));
+                           kvl_kv_name(s->kv_type).text));
     if (s->prefill_type != KVL_PREFILL_F32)
         KVL_TRY(kvl_buf_printf(b, "prefill_type: %s\n", kvl_prefill_type_name(s->prefill_type)));
     if (s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, "prefill_kv: host\n"));
