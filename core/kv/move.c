@@ -110,6 +110,20 @@ void kvl_moves_unref(struct kvl_store *store, uint8_t *block)
     kvl_block_unref(block);
 }
 
+/* memmove, for an eviction moves slots within one block. */
+void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
+                    int32_t src_slot, int32_t n)
+{
+    for (int part = 0; part < 3; part++) {
+        size_t row = l->row_bytes[part];
+        if (l->part_off[part] == SIZE_MAX) continue;
+        memmove(dst + l->part_off[part] + (size_t)dst_slot * row,
+                src + l->part_off[part] + (size_t)src_slot * row, (size_t)n * row);
+    }
+    memmove(kvl_block_pos(l, dst) + dst_slot, kvl_block_pos(l, src) + src_slot,
+            (size_t)n * sizeof(int32_t));
+}
+
 /* Positions move at once, for the host looks at them before the device has moved the parts. */
 void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *dst,
                    int32_t dst_slot, uint8_t *src, int32_t src_slot, int32_t n)

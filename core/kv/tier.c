@@ -162,6 +162,14 @@ static int lane_fork(struct kvl_tier *t, const struct kvl_tier_lane *from, struc
     return rows_fork(t, &from->stage, &to->stage);
 }
 
+int kvl_tier_await(struct kvl_tier *t)
+{
+    if (!t->copying) return KVL_OK;
+    t->copying = false;
+    t->n_sends = 0;
+    return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+}
+
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 {
     struct kvl_tier *t;

@@ -205,14 +205,6 @@ int kvl_tier_send(struct kvl_tier *t)
         &(struct kvl_kv_move_args){ .layout = &t->store->layout, .move = t->gather, .n_moves = n });
 }
 
-int kvl_tier_await(struct kvl_tier *t)
-{
-    if (!t->copying) return KVL_OK;
-    t->copying = false;
-    t->n_sends = 0;
-    return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
-}
-
 static int gather_room(struct kvl_tier *t)
 {
     void *gather = t->gather;

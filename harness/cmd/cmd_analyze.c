@@ -2,10 +2,8 @@
 #include "analysis.h"
 #include "args.h"
 #include "cmds.h"
-#include "config_analyze.h"
 #include "folders.h"
 #include "log.h"
-#include "model_room.h"
 #include "progress.h"
 #include "record_analysis.h"
 #include "registry.h"
@@ -27,41 +25,12 @@ struct analyze_args {
     bool quiet, dry_run;
 };
 
-/* Flags that are keys of a sweep. */
-static const struct analyze_flag {
-    int key;
-    const char *name, *path;
-} analyze_flags[] = {
-    { 't', "--task", "tasks" },
-    { 0x400, "--length", "lengths" },
-    { 0x402, "--depth", "depths" },
-    { 0x404, "--contexts", "contexts" },
-    { 0x405, "--questions", "questions" },
-    { 0x406, "--seed", "seed" },
-    { 0x410, "--tokens", "analyze.tokens" },
-    { 0x411, "--next", "analyze.next" },
-    { 0x412, "--dense-layers", "analyze.dense_layers" },
-    { 0x413, "--wait-layers", "analyze.wait_layers" },
-    { 0x414, "--lag", "analyze.lag" },
-};
-
 static const struct argp_option analyze_options[] = {
     { "task", 't', "NAME[:OPTION=V,...]", 0,
       "whose answers are fed; perplexity: the last tokens of a text", 0 },
-    { "length", 0x400, "N[,N...]", 0, "context length in tokens", 0 },
-    { "depth", 0x402, "D[,D...]", 0, "spread (default), or 0 to 1", 0 },
-    { "contexts", 0x404, "N", 0, "contexts (default 8)", 0 },
-    { "questions", 0x405, "N", 0, "questions per context (default 1)", 0 },
-    { "seed", 0x406, "N", 0, "default 1", 0 },
-    { "tokens", 0x410, "M[,M...]", 0,
-      "how many tokens of a layer are its important ones (default 64,256)", 1 },
-    { "next", 0x411, "N[,N...]", 0,
-      "similarity: mean over so many layers, itself included (default 2,4)", 1 },
-    { "dense-layers", 0x412, "N", 0,
-      "similarity: dense layers that filter layers may cost (default: a quarter, at least 2)", 1 },
-    { "wait-layers", 0x413, "N", 0,
-      "similarity: dense layers behind a filter (default: 1 from 16 layers on)", 1 },
-    { "lag", 0x414, "N", 0, "drift: up to so many steps (default 8)", 1 },
+#define CONTEXT_FLAG(id, name, key, arg, help) { name, KVL_FLAG_##id, arg, 0, help, 0 },
+#define ANALYZE_FLAG(id, name, key, arg, help) { name, KVL_FLAG_##id, arg, 0, help, 1 },
+#include "settings.def"
     { "out", ANALYZE_KEY_OUT, "LOG", 0,
       "log that the records go to (default: none; of a FILE.yaml its own)", 2 },
     { "dry-run", ANALYZE_KEY_DRY, NULL, 0, "print what would be analysed; run nothing", 2 },
@@ -70,17 +39,6 @@ static const struct argp_option analyze_options[] = {
 };
 
 /* ---- arguments ------------------------------------------------------------------------------- */
-
-static int analyze_flag(struct analyze_args *a, int key, const char *text)
-{
-    for (size_t i = 0; i < sizeof analyze_flags / sizeof analyze_flags[0]; i++) {
-        const struct analyze_flag *f = &analyze_flags[i];
-        if (f->key != key) continue;
-        if (key == 't') return kvl_sweep_override(&a->sweep, f->path, f->name, text, true);
-        return kvl_sweep_override_words(&a->sweep, f->path, f->name, text);
-    }
-    return ARGP_ERR_UNKNOWN;
-}
 
 /* A name with a suffix is a sweep file's, one without an analysis'. */
 static int analyze_word(struct analyze_args *a, const char *word)
@@ -107,8 +65,9 @@ static error_t analyze_parse(int key, char *arg, struct argp_state *state)
     case ANALYZE_KEY_QUIET: a->quiet = true; break;
     case ANALYZE_KEY_DRY: a->dry_run = true; break;
     case ARGP_KEY_ARG: rc = analyze_word(a, arg); break;
+    case 't': rc = kvl_sweep_override(&a->sweep, "tasks", "--task", arg, true); break;
     default:
-        rc = analyze_flag(a, key, arg);
+        rc = kvl_sweep_flag(&a->sweep, key, arg);
         if (rc == ARGP_ERR_UNKNOWN) return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);
@@ -149,6 +108,7 @@ struct analyze {
     int64_t n_answers;
     float *logits;
     struct kvl_progress progress;
+    double did, to_do; /* units of prefill */
     struct kvl_err *err;
 };
 
@@ -244,7 +204,8 @@ static int analyze_context(struct analyze *z, int32_t context)
     KVL_TRY(kvl_context_generate(z->work, z->group, context, &sample, z->err));
     int rc = analyze_sample(z, &sample);
     kvl_sample_free(&sample);
-    kvl_progress_did(&z->progress, KVL_WORK_PREFILL, kvl_prefill_cost(z->work, z->group->length));
+    z->did += kvl_prefill_cost(z->work, z->group->length);
+    kvl_progress_part(&z->progress, z->did / z->to_do);
     return rc;
 }
 
@@ -427,18 +388,7 @@ static int analyze_plan(struct analyze *z)
 {
     struct kvl_sweep_args *a = &z->a->sweep;
     KVL_TRY(kvl_sweep_override(a, "policies", "--policy", "full", true));
-    if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
-    if (a->model.kv_type)
-        KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
-    if (a->model.prefill_type)
-        KVL_TRY(
-            kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
-    if (a->model.prefill_kv)
-        KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
-    if (a->model.window)
-        KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
-    if (a->model.device)
-        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device_text, true));
+    KVL_TRY(kvl_sweep_model_flags(a));
     KVL_TRY(kvl_sweep_load(z->a->file, "analyze", a->model.registry, a->override, a->n_overrides,
                            &z->s, z->err));
     if (z->s.models.n)
@@ -524,9 +474,8 @@ static int analyze_run(struct analyze *z)
     KVL_TRY(analyze_engine(z));
     KVL_TRY(analyze_open_log(z));
     for (size_t i = 0; i < z->work->n_groups; i++)
-        z->progress.work[KVL_WORK_PREFILL].total +=
-            kvl_point_contexts(&z->s, z->work->group[i].task) *
-            kvl_prefill_cost(z->work, z->work->group[i].length);
+        z->to_do += kvl_point_contexts(&z->s, z->work->group[i].task) *
+                    kvl_prefill_cost(z->work, z->work->group[i].length);
     z->progress.n_cells = z->work->n_groups;
     kvl_progress_begin(&z->progress, z->a->quiet);
     int rc = KVL_OK;
@@ -545,6 +494,7 @@ int cmd_analyze(int argc, char **argv, struct kvl_err *err)
     int rc = kvl_sweep_args_keep(&a->sweep, argc, argv, err);
     if (rc == KVL_OK) rc = kvl_registry_create(&a->sweep.model.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&analyze_argp, argc, argv, a, &done, err);
+    kvl_stop_goes_on();
     if (rc == KVL_OK && !done) rc = analyze_run(&z);
     int closed = kvl_log_close(z.log, rc == KVL_OK ? err : NULL);
     if (rc == KVL_OK) rc = closed;

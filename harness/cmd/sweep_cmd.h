@@ -31,7 +31,21 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
 /* The same of a comma list of plain words: "a,b" is the YAML list ["a", "b"], a single word itself. */
 int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
                              const char *text);
-/* Overrides of the flags that have a key of their own in the configuration. */
+/* Flags that settings have (settings.def), as keys of argp. */
+enum kvl_sweep_flag_id {
+    KVL_FLAG_NONE = 0x600,
+#define FLAG_ID(id, ...) KVL_FLAG_##id,
+#define RUN_FLAG         FLAG_ID
+#define CONTEXT_FLAG     FLAG_ID
+#define ANALYZE_FLAG     FLAG_ID
+#define SWEEP_FLAG       FLAG_ID
+#include "settings.def"
+};
+/* Takes the value of one of them; ARGP_ERR_UNKNOWN: `key` is none. */
+int kvl_sweep_flag(struct kvl_sweep_args *a, int key, const char *text);
+/* Overrides of the flags that have a key of their own in the configuration; of those that every command with a model
+ * has. */
+int kvl_sweep_model_flags(struct kvl_sweep_args *a);
 int kvl_sweep_flags(struct kvl_sweep_args *a);
 void kvl_sweep_args_free(struct kvl_sweep_args *a);
 

@@ -1,6 +1,7 @@
 /* Command lines through argp. */
 #include "args.h"
 
+#include "machine.h"
 #include "model_room.h"
 #include "registry.h"
 
@@ -330,6 +331,12 @@ int kvl_device_parse(const char *text, const char **name, struct kvl_gpus *gpus,
 bool kvl_device_is_gpu(const char *name)
 {
     return strcmp(name, "cuda") == 0 || strcmp(name, "hybrid") == 0;
+}
+
+int kvl_model_fits(const char *path, const char *device, struct kvl_err *err)
+{
+    bool gpu = device && kvl_device_is_gpu(device);
+    return gpu ? KVL_OK : kvl_model_room(path, kvl_memory_free_bytes(), err);
 }
 
 int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **out,

@@ -73,6 +73,9 @@ int kvl_device_parse(const char *text, const char **name, struct kvl_gpus *gpus,
                      struct kvl_err *err);
 /* Some process must have the GPU. */
 bool kvl_device_is_gpu(const char *name);
+/* Whether the weights of a model fit into what is free on this machine now; on a GPU, the engine says what does not
+ * fit there.  device NULL: cpu. */
+int kvl_model_fits(const char *path, const char *device, struct kvl_err *err);
 
 /* Opens the device and the model that were named; KVL_EINVAL when no model was. Sets the threads.
  * *device may be opened again: it is one and the same. */

@@ -1,9 +1,7 @@
 /* Sizes of weights, from the table of tensors alone. */
 #include "model_room.h"
 
-#include "args.h"
 #include "kvl/gguf.h"
-#include "machine.h"
 
 #include <stdio.h>
 
@@ -53,10 +51,4 @@ int kvl_model_room(const char *path, int64_t free_bytes, struct kvl_err *err)
     return kvl_fail(err, KVL_ENOMEM,
                     "%s: its weights take %.1f GiB, %.1f GiB of memory are free: %s", path,
                     (double)r.bytes / 0x1p30, (double)free_bytes / 0x1p30, advice);
-}
-
-int kvl_model_fits(const char *path, const char *device, struct kvl_err *err)
-{
-    bool gpu = device && kvl_device_is_gpu(device);
-    return gpu ? KVL_OK : kvl_model_room(path, kvl_memory_free_bytes(), err);
 }

@@ -4,8 +4,6 @@
 
 #include "kvl/base.h"
 
-/* Into what is free on this machine now; on a GPU, the engine says what does not fit there.  device NULL: cpu. */
-int kvl_model_fits(const char *path, const char *device, struct kvl_err *err);
 /* KVL_ENOMEM: they do not fit into free_bytes (0 = not known); the message names the weight type that would.  Files
  * that cannot be opened are left to whoever opens them. */
 int kvl_model_room(const char *path, int64_t free_bytes, struct kvl_err *err);

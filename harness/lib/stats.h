@@ -90,6 +90,7 @@ struct kvl_range {
 };
 #define KVL_RANGE_SHARE ((struct kvl_range){ 0, 1 })
 #define KVL_RANGE_DIFF  ((struct kvl_range){ -1, 1 }) /* of two shares */
+#define KVL_RANGE_ABOVE ((struct kvl_range){ 0, INFINITY })
 #define KVL_RANGE_ANY   ((struct kvl_range){ -INFINITY, INFINITY })
 
 /* Mean of values [n] with its interval over contexts; the same input and seed give the same interval on

@@ -5,6 +5,7 @@
 #include "build.h"
 #include "kvl/tables.h"
 #include "record_parts.h"
+#include "settings.h"
 #include "stats.h"
 
 #include <math.h>
@@ -223,12 +224,11 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
     const struct kvl_work *w = info->work;
     const struct kvl_group *g = info->group;
     const struct kvl_sweep *s = w->sweep;
-    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s",
-                           info->what, kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_name(s->kv_type).text, s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
+    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx", info->what,
+                           kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model))));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_ALWAYS, b));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_GIVEN, b));
     KVL_TRY(kvl_prompt_key(kvl_group_prompt(w, g), b));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,
@@ -256,35 +256,20 @@ int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analy
     return rc;
 }
 
-static json_t *analysis_what(const struct kvl_analysis *a, const struct kvl_analysis_info *info)
-{
-    const struct kvl_group *g = info->group;
-    struct kvl_buf key = { 0 };
-    char id[KVL_CELL_ID];
-    json_t *what = NULL;
-    if (analysis_key(&a->want, info, &key) == KVL_OK) {
-        kvl_cell_id(key.data, id);
-        what = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:i, s:i, s:o, s:i, s:I, s:I}", "cell", id,
-                         "key", kvl_record_path_text(key.data), "code", kvl_build.git, "what",
-                         info->what, "task", g->task->task->name, "task_options",
-                         kvl_record_path_text(g->task->options), "task_version",
-                         (int)g->task->task->version, "length_tok", g->length, "depth",
-                         g->depth < 0.0 ? json_null() : kvl_record_real(g->depth), "n_contexts",
-                         kvl_point_contexts(info->work->sweep, g->task), "n_answers",
-                         (json_int_t)info->n_answers, "n_steps", (json_int_t)a->n_steps);
-    }
-    kvl_buf_free(&key);
-    return what;
-}
-
 json_t *kvl_record_analysis(const char *run, const struct kvl_analysis *a,
                             const struct kvl_analysis_info *info, struct kvl_err *err)
 {
-    json_t *numbers = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o}", "mass", a->want.mass ? analysis_mass_rows(a) : json_null(),
-        "similarity", a->want.similarity ? analysis_similarity_rows(a, info, err) : json_null(),
-        "drift", a->want.drift ? analysis_drift_rows(a) : json_null(), "wall_s",
-        kvl_record_real(info->wall_s), "t_end", kvl_record_now());
-    json_t *r = kvl_record_add(kvl_record_start("analysis", run), analysis_what(a, info));
-    return kvl_record_add(r, numbers);
+    const struct kvl_group *g = info->group;
+    struct kvl_buf text = { 0 };
+    char id[KVL_CELL_ID];
+    json_t *r = NULL;
+    if (analysis_key(&a->want, info, &text) == KVL_OK) {
+        const char *key = text.data;
+        kvl_cell_id(key, id);
+        r = kvl_record_start("analysis", run);
+#define ANALYSIS KVL_PUT
+#include "fields.def"
+    }
+    kvl_buf_free(&text);
+    return r;
 }

@@ -38,8 +38,14 @@ struct kvl_group {
     double depth;
     bool speed;
     size_t first, n;                   /* cells */
+    int32_t shard;                     /* whose it is */
     bool mine;                         /* of this shard */
     struct kvl_observer_set observers; /* what prefills must keep for its cells */
+};
+
+struct kvl_shard {
+    int32_t index, count; /* count 0 or 1 = everything */
+    const char *from;     /* the flag or variable that said so; NULL: nothing did */
 };
 
 struct kvl_work {
@@ -52,10 +58,7 @@ struct kvl_work {
     size_t n_groups;
     bool raw_keys;  /* what the engine must keep for any of the cells */
     int32_t window; /* longest observation window of any of them */
-};
-
-struct kvl_shard {
-    int32_t index, count; /* count 0 or 1 = everything */
+    struct kvl_shard shard;
 };
 
 /* What a speed cell's key has beside the model. */
@@ -74,7 +77,12 @@ void kvl_work_destroy(struct kvl_work *w);
 
 /* Leaves this shard its groups: they are dealt out by cost, the largest first. */
 int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err);
-/* "i/n" with 0 <= i < n.  NULL or "auto": from SLURM_ARRAY_TASK_*, else everything.  "none". */
+/* What all shards must agree on: the cells, without machine and code, and whose they are. */
+enum { KVL_PLAN_HASH = 17 };
+int kvl_work_plan(const struct kvl_work *w, char out[KVL_PLAN_HASH], struct kvl_err *err);
+/* "i/n" with 0 <= i < n.  "none": everything.  "auto" or NULL: what KVLAB_SHARD says, in the same words; else the task
+ * of a Slurm array, the process of srun, the rank of MPI or the index of a Kubernetes job, where there are several;
+ * else everything.  "auto/n": of these the number, which KVLAB_SHARD_OFFSET is added to, and it is one of n. */
 int kvl_shard_parse(const char *text, struct kvl_shard *out, struct kvl_err *err);
 
 /* The code that a result of the sweep depends on; `method`: kvl_point.code of its policy, or

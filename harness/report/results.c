@@ -2,7 +2,6 @@
 #include "results_parts.h"
 
 #include "code.h"
-#include "kvl/rng.h"
 #include "lanes.h"
 
 #include <math.h>
@@ -11,11 +10,6 @@
 #include <string.h>
 
 /* ---- fields of records --------------------------------------------------------------------- */
-
-uint64_t kvl_result_key(const char *id)
-{
-    return kvl_seed_str(0, id);
-}
 
 /* The name of a record's point: results of it by different code are one result, the latest. */
 struct point_name {
@@ -54,11 +48,6 @@ struct loader {
     kvl_results_keep_fn keep; /* NULL: all */
     const void *keep_user;
 };
-
-int kvl_results_memory(struct kvl_err *err)
-{
-    return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
-}
 
 /* The message as a key that stays, counted later; NULL: no memory. */
 static const char *load_message(json_t *failures, const char *message)
@@ -127,6 +116,18 @@ static int load_run(struct kvl_results *r, json_t *record)
     return json_array_append(r->runs, record);
 }
 
+/* What there is of a cell that is not finished; nothing new where the same cell is. */
+static int load_partial(struct loader *l, json_t *record)
+{
+    json_t *so_far = json_object_get(record, "so_far");
+    json_t *have = json_object_get(l->cells, point_name(record).s);
+    bool finished = have && !json_object_get(have, "n_planned") &&
+                    strcmp(kvl_json_text(have, "cell"), kvl_json_text(record, "cell")) == 0;
+    if (!json_is_object(so_far) || finished) return 0;
+    if (json_object_set(so_far, "n_planned", json_object_get(record, "n_planned")) != 0) return -1;
+    return load_result(l, l->cells, so_far);
+}
+
 static int load_record(json_t *record, void *user, struct kvl_err *err)
 {
     struct loader *l = user;
@@ -138,6 +139,8 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     if (strcmp(kind, "sample") == 0 || strcmp(kind, "nll") == 0) return load_sample(l, record, err);
     if (strcmp(kind, "cell") == 0 || strcmp(kind, "perplexity") == 0)
         failed = load_result(l, l->cells, record);
+    else if (strcmp(kind, "partial") == 0)
+        failed = load_partial(l, record);
     else if (strcmp(kind, "speed") == 0)
         failed = load_result(l, l->speeds, record);
     else if (strcmp(kind, "run") == 0)
@@ -219,23 +222,6 @@ static void samples_finish(struct kvl_results *r)
         r->sample[used++] = *s;
     }
     r->n_samples = used;
-}
-
-const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
-                                                   const struct kvl_result *cell, size_t *n)
-{
-    uint64_t key = kvl_result_key(cell->id);
-    size_t lo = 0, hi = r->n_samples;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (r->sample[mid].cell < key)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    *n = 0;
-    while (lo + *n < r->n_samples && r->sample[lo + *n].cell == key) ++*n;
-    return r->sample + lo;
 }
 
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s)
@@ -346,6 +332,13 @@ static struct kvl_interval interval_of(const json_t *record, const char *field, 
     return kvl_interval_of(json_object_get(record, field), mean);
 }
 
+/* Of texts in the record itself, of questions in that of their reference passes. */
+static struct kvl_interval compared_of(const json_t *record, const char *field)
+{
+    const json_t *quality = json_object_get(record, "quality");
+    return interval_of(json_is_object(quality) ? quality : record, field, "mean");
+}
+
 /* NaN in records of cells, and where a part was not timed. */
 static double attention_of(const json_t *record)
 {
@@ -408,23 +401,19 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
         .nll = interval_of(record, "nll", "mean"),
         .ppl = interval_of(record, "ppl", "value"),
+        .kl = compared_of(record, "kl_nats"),
+        .top1 = compared_of(record, "top1"),
         .over_blocks = strcmp(kvl_json_text(record, "nll.over"), "blocks") == 0,
         .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),
+        .n_planned = kvl_json_number(record, "n_planned"),
         .n_eff = kvl_json_number(record, "official.n_eff"),
         .icc = KVL_NAN,
         .n_contexts = kvl_json_number(record, "n_contexts"),
         .n_errors = kvl_json_number(record, "n_errors"),
-        .attended_tok = kvl_json_number(record, "attended_tok"),
-        .dense_tok = kvl_json_number(record, "dense_tok"),
-        .kv_read = kvl_json_number(record, "kv_read_bytes_per_tok"),
-        .index_read = kvl_json_number(record, "index_read_bytes_per_tok"),
-        .h2d = kvl_json_number(record, "tiers.h2d_bytes_per_tok"),
-        .host_attend = kvl_json_number(record, "tiers.host_attend_bytes_per_tok"),
-        .kv_logical = kvl_json_number(record, "kv_logical_bytes"),
-        .kv_physical = kvl_json_number(record, "kv_physical_bytes"),
-        .kv_own = kvl_json_number(record, "kv_own_bytes"),
-        .meta = kvl_json_number(record, "meta_bytes"),
+#define OBSERVED(member, name, ...) .member = kvl_json_number(record, #name),
+#define TIER(member, name, ...)     .member = kvl_json_number(record, "tiers." #name),
+#include "fields.def"
         .chance = kvl_json_number(record, "chance"),
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
@@ -518,6 +507,8 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(kvl_results_intervals(r, err));
     KVL_TRY(kvl_results_label(r, err));
     kvl_lanes_recall(&l->lanes, r);
+    for (size_t i = 0; i < r->n; i++)
+        if (!isnan(r->result[i].n_planned)) r->n_partial++;
     for (size_t i = 0; i < r->n; i++)
         r->has_no_context |= strstr(r->result[i].task_label, KVL_CONTROL_NO_CONTEXT) != NULL;
     return KVL_OK;

@@ -50,16 +50,20 @@ struct kvl_result {
     double recall;                        /* of retrieving lanes (lanes.h); NaN: not known */
     struct kvl_interval recall_best;      /* of the best layer */
     struct kvl_interval nll, ppl;         /* nats per token; its exponential */
-    bool over_blocks;                     /* their interval is over stretches of one text */
+    /* Beside full attention on the same tokens, of texts or of reference passes of questions: KL in nats, and the share
+     * of tokens of which the best next one is the same; NaN: not compared */
+    struct kvl_interval kl, top1;
+    bool over_blocks; /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
+    double n_planned; /* answers or texts of an unfinished cell in the end; NaN: it is finished */
     double icc; /* correlation of official scores within contexts, over the cells of the task */
-    double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+/* What was observed of its sessions (log/fields.def); the tiers' numbers NaN where nothing was in the host's. */
+#define OBSERVED(member, ...) double member;
+#define TIER(member, ...)     double member;
+#include "fields.def"
     /* Tokens per lane that attention read, mean over all layers, dense ones included; of the selecting layers
      * alone where the log does not tell the model's shape. */
     double read_tok;
-    double h2d;                                   /* brought from the host, bytes per token */
-    double host_attend;                           /* read by attention on the host, the same */
-    double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
     double
@@ -92,6 +96,7 @@ struct kvl_results {
     struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
     size_t n_samples, n_failed_samples;
     json_t *failures;               /* object: message -> how many samples failed with it */
+    size_t n_partial;               /* cells that are told so far as they are there */
     size_t n_unfinished;            /* cells that have samples but neither cell nor error record */
     size_t n_stopped;               /* cells that have an error record and no result after it */
     size_t n_speed;                 /* speed records */

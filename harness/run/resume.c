@@ -122,6 +122,21 @@ bool kvl_state_complete(const struct kvl_state *s, size_t cell)
     return true;
 }
 
+struct kvl_state_amount kvl_state_amount(const struct kvl_state *s, size_t cell)
+{
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    struct kvl_state_amount n = { 0 };
+    for (size_t i = 0; p->outcome && i < state_samples(s); i++) {
+        n.planned += !p->outcome[i].absent;
+        n.have += p->outcome[i].have && !p->outcome[i].absent;
+    }
+    for (size_t i = 0; i < json_array_size(p->text); i++) {
+        n.planned++;
+        n.have += !json_is_null(json_array_get(p->text, i));
+    }
+    return n;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The cell of the same point, by whatever code. */
@@ -208,7 +223,8 @@ int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
         kept = json_object();
         if (!kept || json_object_update(kept, record) != 0)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for a text");
-        json_object_del(kept, "nll");
+        static const char *const lists[] = { "nll", "kl_nats", "top1" };
+        for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) json_object_del(kept, lists[i]);
     }
     json_array_set_new(p->text, (size_t)context, kept);
     return KVL_OK;

@@ -34,10 +34,9 @@ static int runner_left(struct kvl_runner *r, double flight_ns, struct kvl_err *e
         double all = rates.ns + left.ns + left.timed_ns;
         double *now = left.ns > 0.0 ? &left.ns : &left.timed_ns;
         *now = fmax(*now - flight_ns / factor, 0.0);
-        p->known = rates.n > 0 && isfinite(left.ns + left.timed_ns);
         p->left_s = 1e-9 * (factor * left.ns / KVL_MAX(r->jobs.n, 1) + left.timed_ns);
         p->t_known = kvl_now_ns();
-        p->part = 1.0 - (left.ns + left.timed_ns) / all;
+        p->part = rates.n > 0 && all > 0.0 ? 1.0 - (left.ns + left.timed_ns) / all : 0.0;
     }
     kvl_rates_free(&rates);
     return rc;
@@ -109,22 +108,19 @@ static int runner_mark_kept(struct kvl_runner *r, struct kvl_err *err)
     return known ? KVL_OK : runner_announce(r, err);
 }
 
-/* What a cell that fails for good leaves undone.  The units of workers see to that themselves. */
-static void runner_skip(struct kvl_runner *r, size_t cell)
+/* A shard that gets nothing says so, or it would seem not to have run. */
+static int runner_mark_empty(struct kvl_runner *r, struct kvl_err *err)
 {
-    const struct kvl_cell *c = &r->work->cell[cell];
-    int32_t n = c->speed ? 1 : r->work->sweep->contexts;
-    for (int32_t context = 0; context < n && !r->jobs.apart; context++)
-        if (kvl_runner_wants(r, context, cell))
-            kvl_progress_skip(&r->progress, c->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER,
-                              kvl_cell_context_cost(r->work, c));
+    const struct kvl_work *w = r->work;
+    bool empty = w->shard.count > 1 && !r->state->newest_sources;
+    for (size_t i = 0; i < w->n_groups; i++) empty = empty && !w->group[i].mine;
+    return empty ? runner_announce(r, err) : KVL_OK;
 }
 
 int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
                           const struct kvl_err *why, struct kvl_err *err)
 {
     const char *run = kvl_log_run(r->log);
-    runner_skip(r, cell);
     r->state->cell[cell].failed = true;
     r->stats.n_errors++;
     r->progress.n_errors++;
@@ -189,27 +185,13 @@ int64_t kvl_runner_shared_blocks(const struct kvl_session *s)
     return stats.n_shared;
 }
 
-static double per(int64_t sum, int64_t n)
-{
-    return n > 0 ? (double)sum / (double)n : KVL_NAN;
-}
-
 void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
                         const struct kvl_session *s, int64_t shared_blocks, struct kvl_outcome *o)
 {
     const struct kvl_counters *n = kvl_session_counters(s);
     struct kvl_kv_bytes bytes;
     kvl_kv_measure(s, &r->units, kvl_planned_raw_keys(cell->planned), shared_blocks, &bytes);
-    o->attended_tok = per(n->attended_tok, n->attended_lanes);
-    o->dense_tok = per(n->dense_tok, n->dense_lanes);
-    o->window_tok = per(n->window_tok, n->window_lanes);
-    o->kv_read = per(n->kv_read_bytes, n->n_tokens);
-    o->index_read = per(n->index_read_bytes, n->n_tokens);
-    o->kv_logical = bytes.logical;
-    o->kv_physical = bytes.physical;
-    o->kv_own = bytes.own;
-    o->meta = bytes.meta;
-    kvl_tiers_of(n, o->tiers);
+    kvl_outcome_observe(o, n, &bytes);
 }
 
 /* ---- open, close ----------------------------------------------------------------------------- */
@@ -299,7 +281,6 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
     char what[96];
     snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
     kvl_progress_name(&r->progress, what);
-    kvl_progress_mark(&r->progress);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
@@ -311,6 +292,7 @@ static int runner_group(struct kvl_runner *r, const struct kvl_group *g, struct 
     for (int32_t context = 0; context < r->work->sweep->contexts; context++) {
         KVL_TRY(kvl_runner_check_stop(r, err));
         KVL_TRY(kvl_runner_answer(r, g, context, err));
+        if (context + 1 < r->work->sweep->contexts) KVL_TRY(kvl_runner_so_far(r, g, false, err));
     }
     return kvl_runner_finish(r, g, err);
 }
@@ -326,33 +308,12 @@ int32_t kvl_runner_n_contexts(const struct kvl_runner *r)
     return n;
 }
 
-/* One context of a group: its prefill is done when no cell wants it. */
-static void measure_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+/* Cells of this shard, and those that are done. */
+static void runner_count(struct kvl_runner *r)
 {
-    struct kvl_progress_work *work = r->progress.work;
-    struct kvl_progress_work *prefill = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL];
-    struct kvl_progress_work *answer = &work[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER];
-    bool wanted = false;
-    for (size_t c = g->first; c < g->first + g->n; c++) {
-        if (!r->work->cell[c].planned) continue;
-        double cost = kvl_cell_context_cost(r->work, &r->work->cell[c]);
-        bool wants = kvl_runner_wants(r, context, c);
-        answer->total += cost;
-        if (!wants) answer->done += cost;
-        wanted = wanted || wants;
-    }
-    prefill->total += kvl_group_context_cost(r->work, g);
-    if (!wanted) prefill->done += kvl_group_context_cost(r->work, g);
-}
-
-void kvl_runner_measure(struct kvl_runner *r)
-{
-    const struct kvl_work *w = r->work;
-    for (size_t i = 0; i < w->n_groups; i++) {
-        const struct kvl_group *g = &w->group[i];
-        int32_t contexts = g->speed ? 1 : w->sweep->contexts;
+    for (size_t i = 0; i < r->work->n_groups; i++) {
+        const struct kvl_group *g = &r->work->group[i];
         if (!g->mine) continue;
-        for (int32_t context = 0; context < contexts; context++) measure_context(r, g, context);
         for (size_t c = g->first; c < g->first + g->n; c++)
             r->progress.n_done += r->state->cell[c].done || r->state->cell[c].failed;
         r->progress.n_cells += g->n;
@@ -371,6 +332,7 @@ static int runner_groups(struct kvl_runner *r, struct kvl_err *err)
 static int runner_all(struct kvl_runner *r, struct kvl_err *err)
 {
     KVL_TRY(runner_mark_kept(r, err));
+    KVL_TRY(runner_mark_empty(r, err));
     KVL_TRY(runner_refused(r, err));
     KVL_TRY(r->jobs.apart ? kvl_runner_workers(r, false, err) : runner_groups(r, err));
     /* Times are taken when nothing else is left to do. */
@@ -383,11 +345,21 @@ static int runner_all(struct kvl_runner *r, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Cut off: whole samples that wait for their commit are kept, and what there is can be looked at. */
+static int runner_stopped(struct kvl_runner *r, struct kvl_err *err)
+{
+    KVL_TRY(kvl_log_commit(r->log, err));
+    for (size_t i = 0; i < r->work->n_groups; i++)
+        if (r->work->group[i].mine) KVL_TRY(kvl_runner_so_far(r, &r->work->group[i], true, err));
+    return KVL_OK;
+}
+
 int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
 {
+    r->t_begun = kvl_now_ns();
+    r->t_so_far = r->t_begun + KVL_SO_FAR_NS;
     r->state->retry = false; /* what fails from here on is a result of this run */
-    kvl_runner_measure(r);
-    r->progress.n_parallel = r->jobs.n;
+    runner_count(r);
     struct kvl_rates had = { 0 };
     int rc = kvl_rates_read(&had, r, err);
     r->progress.had_ns = had.ns;
@@ -396,8 +368,7 @@ int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err)
     if (rc == KVL_OK) rc = runner_all(r, err);
     kvl_progress_end(&r->progress);
     if (rc != KVL_ESTOP) return rc;
-    /* Whole samples that wait for their commit are kept when the work is cut off. */
     kvl_err_clear(err);
-    KVL_TRY(kvl_log_commit(r->log, err));
+    KVL_TRY(runner_stopped(r, err));
     return kvl_runner_check_stop(r, err);
 }

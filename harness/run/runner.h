@@ -10,10 +10,10 @@
 #define KVL_RUNNER_H
 
 #include "answer.h"
+#include "context_prefill.h"
 #include "jobs.h"
 #include "log.h"
 #include "measure.h"
-#include "prefill.h"
 #include "progress.h"
 #include "quality.h"
 #include "resume.h"
@@ -48,7 +48,8 @@ struct kvl_runner {
     struct kvl_ask_room room;
     const struct kvl_group *timing; /* its prefill is in memory, for timed cells; NULL: none is */
     uint64_t t_left;                /* from then on time left is worked out again */
-    bool announced;                 /* the run record is in the log */
+    uint64_t t_begun, t_so_far; /* of the run; from then on what there is so far is told again */
+    bool announced;             /* the run record is in the log */
 };
 
 /* Creates the engine, unless workers alone have one.  Everything that is set above must outlive the
@@ -83,8 +84,6 @@ int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err);
 /* KVL_ESTOP once the flag is raised. */
 int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
 
-/* Cost units of the whole shard and of what the log has of it. */
-void kvl_runner_measure(struct kvl_runner *r);
 /* Whether a cell lacks answers of a context, or its time. */
 bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell);
 bool kvl_runner_wants_any(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
@@ -121,6 +120,12 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
                       struct kvl_err *err);
 /* Cell records of a group whose contexts are all done, and their commit. */
 int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
+/* Not more often than that; and the first time. */
+#define KVL_SO_FAR_NS ((uint64_t)60 * 1000000000)
+/* Records of what unfinished cells of a group have so far, for who looks at the log meanwhile, and their commit: from
+ * time to time, or `now`. */
+int kvl_runner_so_far(struct kvl_runner *r, const struct kvl_group *g, bool now,
+                      struct kvl_err *err);
 /* All contexts of this shard, by worker processes (runner_workers.c). */
 int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err);
 /* One context of a group: generated, prefilled, answered (runner_context.c). */

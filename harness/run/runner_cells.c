@@ -371,8 +371,6 @@ static int cell_end(struct batch *b, struct kvl_cell_run *run)
     int rc = KVL_OK;
     for (int32_t q = 0; rc == KVL_OK && q < c->r->work->sweep->quality.questions; q++)
         if (kvl_runner_wants_quality(c->r, run->index, c->index, q)) rc = cell_quality(run, q);
-    kvl_progress_did(&c->r->progress, KVL_WORK_ANSWER,
-                     kvl_cell_context_cost(c->r->work, run->cell));
     if (run->cell->policy->policy->caps & KVL_CAP_SHARES_META) {
         struct kvl_session *older = b->donor;
         b->donor = run->parent;

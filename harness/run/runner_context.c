@@ -59,14 +59,9 @@ static int context_prefill(struct kvl_context *c)
 {
     struct kvl_runner *r = c->r;
     const struct kvl_tokens *t = &c->sample.tokens;
-    double cost = kvl_group_context_cost(r->work, c->g);
-    if (!kvl_runner_shares(r, c->g, c->index)) {
-        kvl_progress_skip(&r->progress, KVL_WORK_PREFILL, cost);
-        return KVL_OK;
-    }
+    if (!kvl_runner_shares(r, c->g, c->index)) return KVL_OK;
     KVL_TRY(
         kvl_prefill(r->engine, &r->snapshots, t->id, t->n, &c->session, &c->prefill_ns, c->err));
-    kvl_progress_did(&r->progress, KVL_WORK_PREFILL, cost);
     if (isnan(c->prefill_ns)) return KVL_OK;
     r->stats.context_prefills++;
     r->stats.context_prefill_tok += t->n;

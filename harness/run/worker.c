@@ -65,13 +65,6 @@ static void worker_look(void)
 static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker_says says)
 {
     struct kvl_worker_count count = { 0 };
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        struct kvl_progress_work *work = &r->progress.work[k];
-        count.cost[k] = work->done;
-        count.ns[k] = work->ns;
-        count.skipped[k] = work->before;
-        *work = (struct kvl_progress_work){ .total = work->total };
-    }
     if (says == KVL_WORKER_NEXT || says == KVL_WORKER_AMID) return count;
     count.stats = r->stats;
     count.n_done = r->progress.n_done;

@@ -23,8 +23,6 @@ struct kvl_unit {
 /* What a worker did since its last frame. */
 struct kvl_worker_count {
     struct kvl_run_stats stats;
-    double cost[KVL_WORK_KINDS], ns[KVL_WORK_KINDS]; /* of what was done, see progress.h */
-    double skipped[KVL_WORK_KINDS];                  /* of cost: not done */
     size_t n_done, n_errors;
     int64_t n_answers, n_loaded, n_saved;
 };

@@ -53,7 +53,7 @@ refuse_like 2 '--set window: .*want auto or off' sweep s.yaml --set window=no
 refuse_like 2 '--set prefill_kv: .*want device or host' sweep s.yaml --set prefill_kv=disk
 refuse_like 2 '--set prefill_type: .*want f32, bf16 or blas' sweep s.yaml --set prefill_type=f16
 refuse_like 2 '--set kv_type: .*want one of f32, f16, .*or {k: .., v: ..}' sweep s.yaml --set kv_type=f8
-refuse 2 'list "policy": want "policies", "tasks" or nothing' list policy
+refuse 2 'list "policy": want "policies", "tasks", "kv-types" or nothing' list policy
 refuse 2 'no name, want one of kvlab list' describe
 refuse 2 '"quset" is no policy and no task, did you mean "quest"?' describe quset
 refuse 2 '"zzzzzzzzzz" is no policy and no task, see kvlab list' describe zzzzzzzzzz
@@ -163,7 +163,7 @@ refuse 2 "s.yaml: lengths: $((limit + 1)) tokens, the model's context is $limit:
 refuse_like 2 "s.yaml: lengths: $limit tokens and [0-9]+ of question and answer, the model's context is $limit: want at most [0-9]+ or --allow-overlong" \
     sweep s.yaml --set "lengths=$limit" --set tasks=kv_retrieval
 refuse 2 's.yaml: exclude: leaves out every cell' sweep s.yaml --set 'exclude=[{length: [256, 320]}]'
-refuse 2 '--shard: "4/4": want i/n with 0 <= i < n (0/4 is the first of four)' sweep s.yaml --shard 4/4
+refuse 2 '--shard: "4/4": want i/n with 0 <= i < n (0/4 is the first of four), auto, auto/n or none' sweep s.yaml --shard 4/4
 refuse 2 'no policy, want --policy NAME' run -m m.gguf --task passkey --length 256
 refuse 2 '--length: "12q" is no length, want 1 to 16777216 tokens' \
     run -m m.gguf --task passkey --policy full --length 12q

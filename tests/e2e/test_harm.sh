@@ -139,7 +139,7 @@ done
 kill $pid
 rc=0
 wait $pid || rc=$?
-equal "exit of a sweep that was stopped" 143 $rc
+equal "exit of a sweep that was stopped" 75 $rc
 
 # ---- files, folder, locale --------------------------------------------------------------------------------
 

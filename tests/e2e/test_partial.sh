@@ -47,3 +47,22 @@ cat failed.zst failed.zst >twice.zst
 "$program" status failed.zst | grep -vE '^(runs|log) ' >once
 grep -q '1 stopped by an error' once || fail "no cell was refused: $(cat once)"
 equal "status of a log twice" "$(cat once)" "$("$program" status twice.zst | grep -vE '^(runs|log) ')"
+
+# One log of a sweep that was parted in two ways: each cell is one, whoever did it.
+cat >parted.yaml <<YAML
+name: parted
+model: $model
+tasks: [{task: passkey, keys: 2}]
+lengths: [128, 192, 256]
+policies: [full, quest]
+budgets: [32]
+contexts: 2
+YAML
+shard() { "$program" sweep parted.yaml --threads 1 --quiet --log "$1" --shard "$2" >out 2>err || fail "shard $2: $(cat err)"; }
+cells_of() { "$program" status "$1" | grep -oE '^(cells|samples|state) .*'; }
+"$program" sweep parted.yaml --threads 1 --quiet --log one.zst >out 2>err || fail "the sweep: $(cat err)"
+for part in 1/3 1/2 0/2; do shard parts.zst $part; done
+equal "two shardings" "$(cells_of one.zst)" "$(cells_of parts.zst)"
+shard part.zst 0/2
+"$program" sweep parted.yaml --threads 1 --quiet --log part.zst >out 2>err || fail "the whole sweep behind a shard: $(cat err)"
+equal "a shard, then the whole" "$(cells_of one.zst)" "$(cells_of part.zst)"

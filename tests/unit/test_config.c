@@ -214,8 +214,8 @@ static void test_text_round_trip(void **state)
     assert_int_equal(t.s.n_exclude, 2);
     assert_int_equal(t.s.quality.questions, 1);
     assert_int_equal(t.s.quality.steps, 8);
-    assert_int_equal(t.s.quality.n_top, 2);
-    assert_int_equal(t.s.quality.top[1], 20);
+    assert_int_equal(t.s.quality.top.n, 2);
+    assert_int_equal(t.s.quality.top.v[1], 20);
     config_close(&t);
 }
 
@@ -278,7 +278,7 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nquality: {top: [1..9+1]}\n",
           ":5: quality.top: more than 8 values" },
         { CONFIG_HEAD "lengths: 64\nquality: {top: 0}\n",
-          ":5: quality.top: \"0\" is no number of tokens, want 1 to 16777216" },
+          ":5: quality.top: \"0\" is no number, want 1 to 16777216" },
         { CONFIG_HEAD "lengths: 64\nquality: {steps: 0}\n",
           ":5: quality.steps: \"0\" is out of range, want 1 to 4096" },
         { CONFIG_HEAD "lengths: 64\nquality: {question: 1}\n",
@@ -312,7 +312,7 @@ static void test_refused(void **state)
           ":2: tasks: task \"paskey\" does not exist, did you mean \"passkey\"?" },
         { "model: m\ntasks:\n  - {task: passkey, kees: 4}\n",
           ":3: tasks: passkey: no option \"kees\", did you mean \"keys\"? (there are: keys, "
-          "digits, wording)" },
+          "digits, wording, prose)" },
         { "model: m\ntasks:\n  - {task: passkey, keys: 400}\n",
           ":3: tasks: passkey: option \"keys\": \"400\" is out of range, want a whole number from "
           "1 "

@@ -633,7 +633,9 @@ static void test_shards(void **state)
         for (int32_t i = 0; i < n; i++) {
             plan_ok(&t, PLAN_SMALL "speed: {lengths: [512, 768], steps: 2, warmup: 1}\n");
             assert_int_equal(t.work->n_groups, 6);
-            assert_int_equal(kvl_work_shard(t.work, (struct kvl_shard){ i, n }, &t.err), KVL_OK);
+            assert_int_equal(
+                kvl_work_shard(t.work, (struct kvl_shard){ .index = i, .count = n }, &t.err),
+                KVL_OK);
             for (size_t g = 0; g < 6; g++) owners[g] += t.work->group[g].mine;
         }
         for (size_t g = 0; g < 6; g++) assert_int_equal(owners[g], 1);
@@ -641,56 +643,36 @@ static void test_shards(void **state)
     plan_close(&t);
 }
 
-static void shard_is(const char *text, int32_t index, int32_t count)
+/* The plan is the same for every shard, and another one where cells, their dealing or their number differ; the
+ * machine is no part of it. */
+static void test_plan_hash(void **state)
 {
-    struct kvl_shard shard;
-    struct kvl_err err = { 0 };
-    assert_int_equal(kvl_shard_parse(text, &shard, &err), KVL_OK);
-    assert_int_equal(shard.index, index);
-    assert_int_equal(shard.count, count);
-}
-
-static void test_shard_text(void **state)
-{
-    static const char *const bad[] = { "", "1", "4/4", "-1/4", "1/0", "a/b", "1/4x", "1//4" };
-    struct kvl_shard shard;
+    static const char *const text[] = { PLAN_SMALL "speed: {lengths: [512], steps: 2, warmup: 1}\n",
+                                        PLAN_SMALL "speed: {lengths: [512], steps: 3, warmup: 1}\n",
+                                        PLAN_SMALL };
+    struct plan_test t;
+    char first[KVL_PLAN_HASH], hash[KVL_PLAN_HASH];
     (void)state;
-    shard_is("0/4", 0, 4);
-    shard_is("3/4", 3, 4);
-    shard_is("none", 0, 1);
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        struct kvl_err err = { 0 };
-        assert_int_equal(kvl_shard_parse(bad[i], &shard, &err), KVL_EINVAL);
+    plan_open(&t);
+    for (int32_t i = 0; i < 3; i++) {
+        const struct kvl_where there = { "there", 2 + i, i ? "a GPU" : NULL };
+        plan_ok(&t, text[0]);
+        kvl_work_destroy(t.work);
+        assert_int_equal(kvl_work_create(&t.s, t.model, &there, false, &t.work, &t.err), KVL_OK);
+        assert_int_equal(
+            kvl_work_shard(t.work, (struct kvl_shard){ .index = i, .count = 3 }, &t.err), KVL_OK);
+        assert_int_equal(kvl_work_plan(t.work, i ? hash : first, &t.err), KVL_OK);
+        if (i) assert_string_equal(hash, first);
     }
-    unsetenv("SLURM_ARRAY_TASK_ID");
-    shard_is(NULL, 0, 1);
-    setenv("SLURM_ARRAY_TASK_ID", "7", 1);
-    setenv("SLURM_ARRAY_TASK_COUNT", "4", 1);
-    setenv("SLURM_ARRAY_TASK_MIN", "3", 1);
-    setenv("SLURM_ARRAY_TASK_STEP", "2", 1);
-    shard_is(NULL, 2, 4);
-    shard_is("0/9", 0, 9);
-    /* What is no number, or none of the array's, made each task run everything, or another's share. */
-    static const char *const wrong[][2] = {
-        { "SLURM_ARRAY_TASK_ID", "x" },       { "SLURM_ARRAY_TASK_ID", "" },
-        { "SLURM_ARRAY_TASK_ID", "8" },       { "SLURM_ARRAY_TASK_ID", "99" },
-        { "SLURM_ARRAY_TASK_COUNT", "four" }, { "SLURM_ARRAY_TASK_MIN", "3.5" },
-        { "SLURM_ARRAY_TASK_STEP", "0" }
-    };
-    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        struct kvl_err err = { 0 };
-        char *before = strdup(getenv(wrong[i][0]));
-        setenv(wrong[i][0], wrong[i][1], 1);
-        assert_int_equal(kvl_shard_parse(NULL, &shard, &err), KVL_EINVAL);
-        assert_non_null(strstr(err.msg, "SLURM_ARRAY_TASK_"));
-        shard_is("none", 0, 1);
-        setenv(wrong[i][0], before, 1);
-        free(before);
-    }
-    shard_is(NULL, 2, 4);
-    setenv("SLURM_ARRAY_TASK_COUNT", "1", 1);
-    shard_is(NULL, 0, 1);
-    unsetenv("SLURM_ARRAY_TASK_ID");
+    for (int32_t n = 1; n <= 4; n++)
+        for (size_t k = 0; k < 3; k++) {
+            plan_ok(&t, text[k]);
+            assert_int_equal(kvl_work_shard(t.work, (struct kvl_shard){ .count = n }, &t.err),
+                             KVL_OK);
+            assert_int_equal(kvl_work_plan(t.work, hash, &t.err), KVL_OK);
+            assert_int_equal(strcmp(hash, first) == 0, n == 3 && k == 0);
+        }
+    plan_close(&t);
 }
 
 int main(void)
@@ -710,7 +692,7 @@ int main(void)
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_memory_check),
         cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_shard_text),
+        cmocka_unit_test(test_plan_hash),
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_added),
         cmocka_unit_test(test_own_prefill),
