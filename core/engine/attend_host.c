@@ -200,10 +200,10 @@ static void count_split(const struct kvl_head *h, const struct kvl_split *s)
     struct kvl_counters *c = &h->s->count;
     struct kvl_hosted *o = h->e->hosted;
     int kind = s->whole.pos ? RAW : ROPED;
-    int64_t n = s->n[HOST], token = kvl_key_bytes(h->e);
+    int64_t n = s->n[HOST], key = s->whole.keys ? 0 : kvl_key_bytes(h->e);
     int64_t q_floats = (int64_t)sh->n_heads * sh->head_dim;
     c->host_attend_tok += n;
-    c->host_attend_bytes += (s->whole.keys ? 1 : 2) * n * token;
+    c->host_attend_bytes += n * (key + kvl_value_bytes(h->e));
     c->h2d_bytes += (int64_t)sizeof(float) * s->whole.n_heads * (sh->head_dim + 1);
     if (o->row != h->r->row) {
         o->row = h->r->row;

@@ -193,7 +193,8 @@ static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
 /* Keys that the policy gave are not read from the store: their values alone are. */
 static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 {
-    h->s->count.kv_read_bytes += kvl_key_bytes(h->e) * (2 * (int64_t)it->n - it->n_keys);
+    h->s->count.kv_read_bytes +=
+        kvl_slot_bytes(h->e) * it->n - kvl_key_bytes(h->e) * (int64_t)it->n_keys;
     h->s->count.given_keys += it->n_keys;
     if (h->s->probe.n > 0) probe_items(h, it);
 }

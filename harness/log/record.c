@@ -118,7 +118,7 @@ static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
     return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
-                     kvl_kv_type_name(info->store->type), "prefill_type",
+                     kvl_kv_name(info->store->type).text, "prefill_type",
                      kvl_prefill_type_name(s->prefill_type), "prefill_kv",
                      kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
                      "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);

@@ -149,7 +149,7 @@ void kvl_offload_account(struct kvl_session *s)
 {
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
     struct kvl_counters *c = &s->count;
-    int64_t slot = 2 * kvl_key_bytes(s->engine);
+    int64_t slot = kvl_slot_bytes(s->engine);
     int64_t all = 0, host = s->n_host, places = 0, peak = 0;
     for (int32_t l = 0; l < d->n_layers; l++)
         for (int32_t h = 0; h < d->n_kv_heads; h++) {
