@@ -174,6 +174,8 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
         rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", kvl_plot_machine(r, x->host), x->threads);
     if (x && speed)
         rc |= kvl_buf_adds(t, bars);
+    else if (x && x->n > 0 && x->is_text)
+        rc |= kvl_buf_printf(t, "%.0f tokens of %.0f texts per point%s", x->n_tok, x->n, bars);
     else if (x && x->n > 0)
         rc |= kvl_buf_printf(t, "%.0f questions in %.0f contexts per point%s", x->n, x->n_contexts,
                              bars);
