@@ -161,11 +161,20 @@ struct kvl_engine {
     struct kvl_residual *residuals; /* the same */
 };
 
-/* Bytes of a stored key, which are those of a value. */
+/* Bytes of a stored key, of a stored value, of both. */
 static inline int64_t kvl_key_bytes(const struct kvl_engine *e)
 {
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
-    return (int64_t)kvl_kv_bytes(d->type, (size_t)d->head_dim);
+    return (int64_t)kvl_kv_row_bytes(kvl_kv_keys(d->type), d->head_dim);
+}
+static inline int64_t kvl_value_bytes(const struct kvl_engine *e)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    return (int64_t)kvl_kv_row_bytes(kvl_kv_values(d->type), d->head_dim);
+}
+static inline int64_t kvl_slot_bytes(const struct kvl_engine *e)
+{
+    return kvl_key_bytes(e) + kvl_value_bytes(e);
 }
 
 /* Rows of a lane that close ranks; in late_lists. */

@@ -2,11 +2,12 @@
 #include "answer.h"
 #include "args.h"
 #include "cmds.h"
+#include "context_prefill.h"
 #include "guard.h"
 #include "policy_spec.h"
-#include "prefill.h"
 #include "progress.h"
 #include "prompt.h"
+#include "settings.h"
 #include "show.h"
 #include "stop.h"
 
@@ -352,7 +353,7 @@ static int generate_run(struct generate *g)
 
 int cmd_generate(int argc, char **argv, struct kvl_err *err)
 {
-    struct generate_args a = { .n = 32, .sampling = kvl_greedy };
+    struct generate_args a = { .n = 32, .sampling = kvl_greedy() };
     struct generate g = { .a = &a, .err = err };
     bool done;
     a.model.args = &a.base;

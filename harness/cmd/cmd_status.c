@@ -69,7 +69,7 @@ static void status_cells(const struct kvl_results *r, const struct kvl_results_a
     size_t n = 0, stale = 0, failed = 0;
     for (size_t i = 0; i < r->n_all; i++) {
         const struct kvl_result *x = &r->result[i];
-        n += x->is_cell;
+        n += x->is_cell && isnan(x->n_planned);
         stale += x->is_cell && x->stale;
         failed += x->is_cell && x->n_errors > 0;
     }
@@ -80,7 +80,8 @@ static void status_cells(const struct kvl_results *r, const struct kvl_results_a
     if (all->cells && all->without)
         printf(" (without those of %zu run%s of older logs, which do not say of how many)",
                all->without, all->without == 1 ? "" : "s");
-    if (r->n_unfinished) printf(", %zu cut off", r->n_unfinished);
+    size_t begun = r->n_unfinished + r->n_partial;
+    if (begun) printf(", %zu not finished", begun);
     if (r->n_stopped) printf(", %zu stopped by an error (sweep --retry)", r->n_stopped);
     if (failed) printf(", %zu with failed samples", failed);
     if (stale) printf(", %zu of other code than the newest run", stale);

@@ -1,8 +1,8 @@
 /* Making a recorded prompt again. */
 #include "show_prompt.h"
 
-#include "config_text.h"
 #include "json.h"
+#include "settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

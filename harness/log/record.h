@@ -136,6 +136,9 @@ json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct
  * complete. */
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
                         const struct kvl_outcome *outcome, const struct kvl_quality_means *quality);
+/* What an unfinished cell has of `planned` answers or texts: `so_far` (stolen) as its own record. */
+json_t *kvl_record_partial(const char *run, const struct kvl_cell *c, int64_t planned,
+                           json_t *so_far);
 /* error NULL: none. */
 json_t *kvl_record_quality(const char *run, const struct kvl_cell *c, int32_t context,
                            int32_t question, const struct kvl_quality *want,

@@ -5,6 +5,7 @@
 #include "build.h"
 #include "kvl/tables.h"
 #include "record_parts.h"
+#include "settings.h"
 #include "stats.h"
 
 #include <math.h>
@@ -223,12 +224,11 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
     const struct kvl_work *w = info->work;
     const struct kvl_group *g = info->group;
     const struct kvl_sweep *s = w->sweep;
-    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s",
-                           info->what, kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
+    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx", info->what,
+                           kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model))));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_ALWAYS, b));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_GIVEN, b));
     KVL_TRY(kvl_prompt_key(kvl_group_prompt(w, g), b));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,

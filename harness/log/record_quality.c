@@ -108,8 +108,8 @@ static json_t *quality_steps(const struct kvl_quality_result *r,
 static json_t *quality_tops(const struct kvl_quality *want)
 {
     json_t *top = json_array();
-    for (int32_t i = 0; i < want->n_top; i++)
-        if (!quality_add(top, json_integer(want->top[i]))) return quality_short(top);
+    for (int32_t i = 0; i < want->top.n; i++)
+        if (!quality_add(top, json_integer(want->top.v[i]))) return quality_short(top);
     return top;
 }
 
@@ -129,10 +129,10 @@ bool kvl_quality_fits(const json_t *quality, const struct kvl_quality *want)
 {
     const json_t *top = json_object_get(quality, "top");
     if (json_integer_value(json_object_get(quality, "steps")) != want->steps ||
-        json_array_size(top) != (size_t)want->n_top)
+        json_array_size(top) != (size_t)want->top.n)
         return false;
-    for (int32_t i = 0; i < want->n_top; i++)
-        if (json_integer_value(json_array_get(top, (size_t)i)) != want->top[i]) return false;
+    for (int32_t i = 0; i < want->top.n; i++)
+        if (json_integer_value(json_array_get(top, (size_t)i)) != want->top.v[i]) return false;
     return true;
 }
 
@@ -223,7 +223,7 @@ static json_t *quality_layers(struct quality_cell *q, size_t off)
     }
     json_t *recall = json_array();
     bool ok = recall != NULL;
-    for (int32_t t = 0; t < q->s->quality.n_top; t++)
+    for (int32_t t = 0; t < q->s->quality.top.n; t++)
         ok &= quality_add(recall,
                           quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
     json_t *o = json_pack(
@@ -247,7 +247,7 @@ static json_t *quality_numbers(struct quality_cell *q)
         want->steps, "top", quality_tops(want), "n", n, "n_errors", failed, "select",
         quality_layers(q, offsetof(struct kvl_quality_means, select)), "dense",
         quality_layers(q, offsetof(struct kvl_quality_means, dense)), "kl_nats",
-        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ANY), "top1",
+        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ABOVE), "top1",
         quality_interval(q, offsetof(struct kvl_quality_means, same), KVL_RANGE_SHARE));
 }
 

@@ -41,14 +41,39 @@ static json_t *text_tokens(const struct kvl_text_result *t)
     return all;
 }
 
+/* Four digits: what is compared may be as small as rounding. */
+static json_t *text_kl(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++) {
+        double v = t->kl[i], unit = v > 0.0 ? pow(10.0, 3.0 - floor(log10(v))) : 1.0;
+        if (json_array_append_new(all, kvl_record_real(round(v * unit) / unit)) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static json_t *text_same(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++)
+        if (json_array_append_new(all, json_integer(t->same[i])) != 0) {
+            json_decref(all);
+            return NULL;
+        }
+    return all;
+}
+
 /* [[tokens, mean of the first so many], ...] */
-static json_t *text_curve(const struct kvl_text_result *t)
+static json_t *text_curve(const double *v, int32_t n)
 {
     json_t *curve = json_array();
     double sum = 0.0;
     int32_t i = 0;
-    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, t->n_tok)) > 0;) {
-        for (; i < mark; i++) sum += t->nll[i];
+    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, n)) > 0;) {
+        for (; i < mark; i++) sum += v[i];
         if (json_array_append_new(curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark))) !=
             0) {
             json_decref(curve);
@@ -72,6 +97,19 @@ static json_t *text_blocks(const struct kvl_text_result *t)
         }
     }
     return blocks;
+}
+
+/* Whether full attention ran the same tokens. */
+static bool text_compared(const struct kvl_text_result *t)
+{
+    return t->kl && !t->error;
+}
+
+static double text_same_mean(const struct kvl_text_result *t)
+{
+    double same = 0.0;
+    for (int32_t i = 0; i < t->n_tok; i++) same += t->same[i];
+    return same / t->n_tok;
 }
 
 json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
@@ -104,16 +142,18 @@ static double texts_mean(const json_t *texts, const char *field)
     return n ? sum / (double)n : KVL_NAN;
 }
 
-/* Values whose mean is bootstrapped: the texts, or the blocks of the only one. */
-static size_t texts_values(const json_t *texts, size_t n_scored, double *value, int64_t *cluster)
+/* Values whose mean is bootstrapped: the texts, or the blocks (NULL: there are none) of the only one. */
+static size_t texts_values(const json_t *texts, const char *mean, const char *of_blocks,
+                           size_t n_scored, double *value, int64_t *cluster)
 {
     size_t n = 0;
     for (size_t i = 0; i < json_array_size(texts); i++) {
-        const json_t *text = json_array_get(texts, i), *blocks = json_object_get(text, "block_nll");
-        if (!text_scored(text)) continue;
-        if (n_scored > 1) {
+        const json_t *text = json_array_get(texts, i);
+        const json_t *blocks = of_blocks ? json_object_get(text, of_blocks) : NULL;
+        if (!text_scored(text) || isnan(kvl_json_number(text, mean))) continue;
+        if (n_scored > 1 || !of_blocks) {
             cluster[n] = (int64_t)n;
-            value[n++] = kvl_json_number(text, "nll_mean");
+            value[n++] = kvl_json_number(text, mean);
             continue;
         }
         for (size_t b = 0; b < json_array_size(blocks) && b < TEXT_BLOCKS; b++) {
@@ -124,7 +164,8 @@ static size_t texts_values(const json_t *texts, size_t n_scored, double *value, 
     return n;
 }
 
-static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
+static int texts_interval(const json_t *texts, const char *mean, const char *of_blocks,
+                          size_t n_scored, struct kvl_range range, const char *id,
                           struct kvl_interval *out)
 {
     size_t room = json_array_size(texts) + TEXT_BLOCKS;
@@ -132,16 +173,17 @@ static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
     int64_t *cluster = kvl_alloc(room, sizeof *cluster);
     int rc = value && cluster ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
-        size_t n = texts_values(texts, n_scored, value, cluster);
-        rc = kvl_mean_interval(value, cluster, n, KVL_RANGE_ANY, kvl_point_number(id), out);
-        out->mean = texts_mean(texts, "nll_mean");
+        size_t n = texts_values(texts, mean, of_blocks, n_scored, value, cluster);
+        rc = kvl_mean_interval(value, cluster, n, range, kvl_point_number(id), out);
+        out->mean = texts_mean(texts, mean);
     }
     kvl_free(value);
     kvl_free(cluster);
     return rc;
 }
 
-static json_t *texts_curve(const json_t *texts, int32_t n_tok)
+/* Running means of the field `name`. */
+static json_t *texts_curve(const json_t *texts, const char *name, int32_t n_tok)
 {
     json_t *curve = json_array();
     size_t row = 0;
@@ -150,8 +192,8 @@ static json_t *texts_curve(const json_t *texts, int32_t n_tok)
         size_t n = 0;
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
-            const json_t *point = json_array_get(json_object_get(text, "curve"), row);
-            if (!text_scored(text)) continue;
+            const json_t *point = json_array_get(json_object_get(text, name), row);
+            if (!text_scored(text) || !point) continue;
             sum += json_number_value(json_array_get(point, 1));
             n++;
         }
@@ -180,7 +222,7 @@ static int texts_sum(const json_t *texts, const char *id, struct texts_sum *out)
         sum.n++;
         sum.n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
     }
-    KVL_TRY(texts_interval(texts, sum.n, id, &sum.nll));
+    KVL_TRY(texts_interval(texts, "nll_mean", "block_nll", sum.n, KVL_RANGE_ANY, id, &sum.nll));
     *out = sum;
     return KVL_OK;
 }
@@ -196,6 +238,23 @@ static json_t *texts_ppl(const struct texts_sum *sum)
 {
     return json_pack("{s:o, s:o, s:o}", "value", kvl_record_real(exp(sum->nll.mean)), "lo",
                      kvl_record_real(exp(sum->nll.lo)), "hi", kvl_record_real(exp(sum->nll.hi)));
+}
+
+/* Mean of a field that compares with full attention, over texts; null where no text was compared. */
+static json_t *texts_compared(const json_t *texts, const char *mean, struct kvl_range range,
+                              const char *id)
+{
+    struct kvl_interval v;
+    if (isnan(texts_mean(texts, mean))) return json_null();
+    if (texts_interval(texts, mean, NULL, 0, range, id, &v) != KVL_OK) return NULL;
+    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(v.mean), "lo",
+                     kvl_record_real(v.lo), "hi", kvl_record_real(v.hi));
+}
+
+static json_t *texts_kl_curve(const json_t *texts, int32_t n_tok)
+{
+    return isnan(texts_mean(texts, "kl_mean")) ? json_null()
+                                               : texts_curve(texts, "kl_curve", n_tok);
 }
 
 static json_t *texts_observed(const json_t *texts)

@@ -1,7 +1,7 @@
 /* Keys of cells: the text of all that may change their answers. */
 #include "cell_key.h"
 
-#include "config_prompt.h"
+#include "settings.h"
 
 struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point *task,
                               uint64_t method)
@@ -50,13 +50,12 @@ static int key_point(const struct kvl_work *w, const struct kvl_where *where,
 {
     const struct kvl_sweep *s = w->sweep;
     const char *options = c->planned ? kvl_planned_options(c->planned) : c->policy->options;
-    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s;exec=real",
-                           c->speed ? "speed" : "cell", kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
-    if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));
+    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx", c->speed ? "speed" : "cell",
+                           kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model))));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_ALWAYS, b));
+    KVL_TRY(kvl_buf_adds(b, ";exec=real"));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_GIVEN, b));
     if (kvl_model_short_tok(w->model) > 0)
         KVL_TRY(kvl_buf_printf(b, ";rope=%s", kvl_work_turns_short(w) ? "short" : "long"));
     KVL_TRY(key_task(b, c->task));
@@ -69,7 +68,7 @@ static int key_point(const struct kvl_work *w, const struct kvl_where *where,
     if (c->planned ? kvl_planned_own_prefill(c->planned) : c->policy->own)
         KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
     /* What the store keeps for other cells takes time, too. */
-    if (c->speed && s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, ";prefill_kv=host"));
+    if (c->speed) KVL_TRY(kvl_settings_key(s, KVL_KEY_SPEED, b));
     if (c->speed && where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", where->gpu));
     if (c->speed)
         return kvl_buf_printf(

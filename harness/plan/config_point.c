@@ -93,9 +93,10 @@ struct point_entry {
     struct kvl_point point; /* name found */
     struct point_axis axis[POINT_MAX_AXES];
     size_t n_axes;
-    const struct point_entry *preset; /* that this is an entry of; NULL: none */
-    bool all;               /* an axis was "all": files that are not there are passed over */
-    struct kvl_err missing; /* the first of them */
+    struct point_entry *preset; /* that this is an entry of; NULL: none */
+    uint32_t taken;             /* of a preset: axes that some task of it has, bits */
+    bool all;                   /* an axis was "all": files that are not there are passed over */
+    struct kvl_err missing;     /* the first of them */
 };
 
 static const struct kvl_opt *point_table(const struct kvl_point *p, size_t *size)
@@ -369,6 +370,26 @@ static struct point_axis *point_axis(struct point_entry *e, const yaml_node_t *a
     return &e->axis[e->n_axes++];
 }
 
+/* The options that the preset was named with, as far as the task has them: they come before the preset's own. */
+static int point_inherit(struct point_entry *e)
+{
+    struct point_entry *from = e->preset;
+    size_t size;
+    for (size_t a = 0; from && a < from->n_axes; a++) {
+        size_t k = 0;
+        if (!kvl_opt_find(point_table(&e->point, &size), from->axis[a].name)) continue;
+        from->taken |= (uint32_t)1 << a;
+        while (k < e->n_axes && strcmp(e->axis[k].name, from->axis[a].name) != 0) k++;
+        if (k < e->n_axes) kvl_texts_free(&e->axis[k].values);
+        struct point_axis *axis =
+            k < e->n_axes ? &e->axis[k] : point_axis(e, e->node, from->axis[a].name);
+        if (!axis) return KVL_EINVAL;
+        for (size_t i = 0; i < from->axis[a].values.n; i++)
+            KVL_TRY(kvl_texts_add(&axis->values, from->axis[a].values.v[i]));
+    }
+    return KVL_OK;
+}
+
 static int point_preset(struct point_entry *e, const char *name);
 
 static int point_mapping(struct point_entry *e, yaml_node_t *node)
@@ -395,6 +416,7 @@ static int point_mapping(struct point_entry *e, yaml_node_t *node)
                              word, word);
     struct kvl_buf options = { 0 };
     int rc = point_find(e, name, &options);
+    if (rc == KVL_OK) rc = point_inherit(e);
     if (rc == KVL_OK) rc = point_all(e, &options);
     kvl_buf_free(&options);
     return rc;
@@ -441,6 +463,7 @@ static int point_word(struct point_entry *e, const char *text)
         return point_preset(e, text + strlen(point_preset_word));
     struct kvl_buf options = { 0 };
     int rc = point_find(e, text, &options);
+    if (rc == KVL_OK) rc = point_inherit(e);
     if (rc == KVL_OK)
         rc = e->kind == KVL_POINT_TASK && e->point.task->open ? point_word_all(e, options.data)
                                                               : point_product(e, 0, &options);
@@ -458,19 +481,6 @@ static int point_read(struct point_entry *e, yaml_node_t *node)
     return point_word(e, text);
 }
 
-/* The options that the preset was named with are those of its tasks. */
-static int point_inherit(struct point_entry *e)
-{
-    const struct point_entry *from = e->preset;
-    for (size_t a = 0; from && a < from->n_axes; a++) {
-        struct point_axis *axis = point_axis(e, NULL, from->axis[a].name);
-        if (!axis) return KVL_EINVAL;
-        for (size_t i = 0; i < from->axis[a].values.n; i++)
-            KVL_TRY(kvl_texts_add(&axis->values, from->axis[a].values.v[i]));
-    }
-    return KVL_OK;
-}
-
 /* Entries like `like`: what it has beside the entry itself. */
 static int points_read(const struct point_entry *like, yaml_node_t *node)
 {
@@ -479,8 +489,7 @@ static int points_read(const struct point_entry *like, yaml_node_t *node)
         return kvl_yaml_fail(y, node, like->key, "is an empty list, want at least one entry");
     for (size_t i = 0; i < kvl_yaml_len(node); i++) {
         struct point_entry e = *like;
-        int rc = point_inherit(&e);
-        if (rc == KVL_OK) rc = point_read(&e, kvl_yaml_at(y, node, i));
+        int rc = point_read(&e, kvl_yaml_at(y, node, i));
         for (size_t a = 0; a < e.n_axes; a++) kvl_texts_free(&e.axis[a].values);
         if (rc != KVL_OK && !y->err->msg[0]) kvl_fail(y->err, rc, "%s: out of memory", like->key);
         KVL_TRY(rc);
@@ -520,6 +529,11 @@ static int point_preset(struct point_entry *e, const char *name)
     if (rc == KVL_OK) rc = kvl_yaml_walk(&y, kvl_yaml_root(&y), "", keys, 1, &like);
     if (rc == KVL_OK && e->out->n == before)
         rc = kvl_fail(e->y->err, KVL_EINVAL, "%s: has no tasks", path.data);
+    for (size_t a = 0; rc == KVL_OK && a < e->n_axes; a++)
+        if (!(e->taken >> a & 1))
+            rc = kvl_yaml_fail(e->y, e->node, e->key,
+                               "no task of preset \"%s\" has an option \"%s\"", name,
+                               e->axis[a].name);
     for (size_t i = before; i < e->out->n; i++) e->out->v[i].line = e->point.line;
     kvl_yaml_free(&y);
     kvl_buf_free(&text);

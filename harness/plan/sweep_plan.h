@@ -1,4 +1,4 @@
-/* plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
+/* sweep_plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
  *
  * A cell's key is the canonical text of everything that may change its answers (for a speed cell:
  * its times), its code included; code.h makes its id of it.  The same sweep gives the same cells in the same order
@@ -38,7 +38,7 @@ struct kvl_group {
     double depth;
     bool speed;
     size_t first, n;                   /* cells */
-    int32_t shard;                     /* whose it is */
+    int32_t shard;                     /* whose it is; -1: nobody's, see kvl_only */
     bool mine;                         /* of this shard */
     struct kvl_observer_set observers; /* what prefills must keep for its cells */
 };
@@ -49,6 +49,9 @@ struct kvl_shard {
 };
 
 struct kvl_plans;
+/* Times want machines of one kind; accuracy may come from any. */
+enum kvl_only { KVL_ONLY_ALL, KVL_ONLY_ACCURACY, KVL_ONLY_SPEED };
+
 struct kvl_work {
     const struct kvl_sweep *sweep; /* borrowed, as is the model */
     struct kvl_model *model;
@@ -61,6 +64,7 @@ struct kvl_work {
     bool raw_keys;  /* what the engine must keep for any of the cells */
     int32_t window; /* longest observation window of any of them */
     struct kvl_shard shard;
+    enum kvl_only only; /* set before kvl_work_shard */
 };
 
 /* What a speed cell's key has beside the model. */
@@ -77,7 +81,7 @@ int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
                     struct kvl_err *err);
 void kvl_work_destroy(struct kvl_work *w);
 
-/* Leaves this shard its groups: they are dealt out by cost, the largest first. */
+/* Leaves this shard its groups: those that are asked for (kvl_only) are dealt out by cost, the largest first. */
 int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err);
 /* What all shards must agree on: the cells, without machine and code, and whose they are. */
 enum { KVL_PLAN_HASH = 17 };

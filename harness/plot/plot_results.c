@@ -174,6 +174,8 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
         rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", kvl_plot_machine(r, x->host), x->threads);
     if (x && speed)
         rc |= kvl_buf_adds(t, bars);
+    else if (x && x->n > 0 && x->is_text)
+        rc |= kvl_buf_printf(t, "%.0f tokens of %.0f texts per point%s", x->n_tok, x->n, bars);
     else if (x && x->n > 0)
         rc |= kvl_buf_printf(t, "%.0f questions in %.0f contexts per point%s", x->n, x->n_contexts,
                              bars);
@@ -189,9 +191,17 @@ int kvl_chart_lines(const struct kvl_figure *f, const struct kvl_results *r,
 {
     struct lines l = { .f = f, .r = r, .want = want, .c = out, .setups = r->n_setups > 1 };
     KVL_TRY(kvl_plot_layout(r, f, want, &l.layout, err));
-    for (size_t p = 0; p < l.layout.n_panels && !out->no_memory; p++)
-        lines_panel(&l, l.layout.begin[p], l.layout.begin[p + 1]);
-    out->n_columns = l.layout.n_columns;
+    struct kvl_plot_grid grid = { 0 };
+    /* Columns that were asked for are filled one after the other. */
+    if (!f->by_length && !out->n_columns) kvl_plot_grid(&l.layout, &grid);
+    for (size_t p = 0; p < (grid.n ? grid.n : l.layout.n_panels) && !out->no_memory; p++) {
+        size_t at = grid.n ? grid.panel[p] : p + 1;
+        if (at)
+            lines_panel(&l, l.layout.begin[at - 1], l.layout.begin[at]);
+        else
+            kvl_chart_blank(out);
+    }
+    out->n_columns = grid.n ? grid.n_columns : l.layout.n_columns;
     out->tail = f->tail * l.layout.n_panels;
     kvl_plot_subtitle(&l.layout, r, f->by_length, f->note, out);
     kvl_plot_layout_free(&l.layout);

@@ -73,6 +73,13 @@ static const struct kvl_export_column cell_columns[] = {
     { "quality_out_error", "quality.select.out_error.mean" },
     { "quality_dense_mass", "quality.dense.mass.mean" },
     { "quality_dense_out_error", "quality.dense.out_error.mean" },
+    { "kl_nats", "@kl" },
+    { "kl_nats_lo", "@kl_lo" },
+    { "kl_nats_hi", "@kl_hi" },
+    { "top1", "@top1" },
+    { "top1_lo", "@top1_lo" },
+    { "top1_hi", "@top1_hi" },
+    { "n_planned", "@n_planned" },
     { "quality_kl_nats", "quality.kl_nats.mean" },
     { "quality_top1", "quality.top1.mean" },
 #define OBSERVED(member, name, type, records, ...) COLUMN_IF((records)&KVL_OF_CELL, name)
@@ -316,6 +323,13 @@ static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *
     extra_number(e, "strict_hi", x->strict.hi);
     extra_number(e, "recall", x->recall);
     extra_number(e, "n_eff", x->n_eff);
+    extra_number(e, "n_planned", x->n_planned);
+    extra_number(e, "kl", x->kl.mean);
+    extra_number(e, "kl_lo", x->kl.lo);
+    extra_number(e, "kl_hi", x->kl.hi);
+    extra_number(e, "top1", x->top1.mean);
+    extra_number(e, "top1_lo", x->top1.lo);
+    extra_number(e, "top1_hi", x->top1.hi);
     extra_number(e, "icc", x->icc);
     const struct kvl_result *control = kvl_report_no_context(r, x);
     extra_number(e, "no_context", control ? control->official.mean : KVL_NAN);

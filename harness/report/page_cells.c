@@ -54,8 +54,7 @@ bool kvl_page_same_block(const struct kvl_result *a, const struct kvl_result *b)
     return kvl_result_block_cmp(a, b, 0) == 0;
 }
 
-/* The dense cell of the block of `x`; NULL: none. */
-static const struct kvl_result *dense_of(const struct kvl_summary *s, const struct kvl_result *x)
+const struct kvl_result *kvl_page_dense(const struct kvl_summary *s, const struct kvl_result *x)
 {
     for (size_t i = 0; i < s->n; i++)
         if (s->cell[i]->bound == KVL_BOUND_FULL && s->cell[i]->is_cell &&
@@ -74,7 +73,7 @@ double kvl_page_read_share(const struct kvl_summary *s, const struct kvl_summary
     double own = 0, full = 0;
     for (size_t i = 0; i < row->n; i++) {
         const struct kvl_result *x = row->cell[i];
-        const struct kvl_result *dense = x->is_cell && x->n > 0 ? dense_of(s, x) : NULL;
+        const struct kvl_result *dense = x->is_cell && x->n > 0 ? kvl_page_dense(s, x) : NULL;
         if (!dense || isnan(x->kv_read) || isnan(dense->kv_read)) continue;
         own += x->n * read_bytes(x);
         full += x->n * read_bytes(dense);

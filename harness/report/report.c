@@ -1,9 +1,9 @@
 /* The table of a sweep. */
 #include "report.h"
 
-#include "record_analysis.h"
 #include "results_amount.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,10 @@
 enum { REPORT_OFFICIAL = 4 }; /* its column */
 
 static const struct kvl_column report_columns[] = {
-    { "policy", true },     { "budget", false },   { "attended", false },  { "dense", false },
-    { "official %", true }, { "strict %", true },  { "recall", false },    { "best layer", false },
-    { "tok/s", false },     { "read/tok", false }, { "index/tok", false }, { "host/tok", false },
-    { "at host", false },   { "KV held", false },
+    { "policy", true },     { "budget", false },   { "attended", false }, { "dense", false },
+    { "official %", true }, { "strict %", true },  { "recall", false },   { "best layer", false },
+    { "KL", false },        { "top-1 %", false },  { "tok/s", false },    { "read/tok", false },
+    { "index/tok", false }, { "host/tok", false }, { "at host", false },  { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
@@ -34,7 +34,17 @@ static void add_share(struct kvl_table *t, const struct kvl_interval *v)
         kvl_table_add(t, "%5.1f %s", 100 * v->mean, kvl_percent_span(v->lo, v->hi, 2, "-").s);
 }
 
-static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict)
+void kvl_report_compared(struct kvl_table *t, const struct kvl_result *x)
+{
+    if (isnan(x->kl.mean))
+        kvl_table_add(t, "-");
+    else
+        kvl_table_add(t, "%.2g", x->kl.mean);
+    kvl_table_number(t, 100 * x->top1.mean, 1);
+}
+
+static void add_row(struct kvl_table *t, const struct kvl_result *x, const struct kvl_result *full,
+                    bool strict)
 {
     kvl_report_name(t, x);
     kvl_report_budget(t, x);
@@ -47,17 +57,20 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
         kvl_table_add(t, "-");
     kvl_table_number(t, x->recall, 2);
     kvl_table_number(t, x->recall_best.mean, 2);
+    kvl_report_compared(t, x);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
-    kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    kvl_report_index(t, x, full);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
     kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
-    if (x->is_cell)
-        kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
-                      isnan(x->n_contexts) ? 0 : x->n_contexts);
-    else
+    double n = isnan(x->n) ? 0 : x->n, contexts = isnan(x->n_contexts) ? 0 : x->n_contexts;
+    if (!x->is_cell)
         kvl_table_add(t, "-");
+    else if (isnan(x->n_planned))
+        kvl_table_add(t, "%.0f/%.0f", n, contexts);
+    else
+        kvl_table_add(t, "%.0f/%.0f of %.0f", n, contexts, x->n_planned);
     if (x->n_errors > 0)
         kvl_table_add(t, "%.0f", x->n_errors);
     else
@@ -112,10 +125,11 @@ static int print_block(const struct kvl_results *r, const struct kvl_result *x, 
     memcpy(column, report_columns, sizeof report_columns);
     if (kvl_report_unofficial(x)) column[REPORT_OFFICIAL].name = "not official %";
     kvl_report_block(x, 0, KVL_TABLE_TEXT, out);
-    for (size_t i = 0; i < n; i++) add_row(&t, &x[i], strict);
+    for (size_t i = 0; i < n; i++) add_row(&t, &x[i], kvl_report_dense(x, n), strict);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
+    kvl_report_more(x, n, out);
     kvl_report_files(r, x, n, out);
     kvl_report_chat(x, out);
     kvl_report_full(x, n, out);
@@ -286,6 +300,11 @@ static void notes_print(const struct kvl_results *r, FILE *out)
     if (kvl_report_has(r, KVL_DETAIL_METHOD))
         fputs("What methods count themselves: kvlab report --method.\n", out);
     kvl_report_method_notes(r, out);
+    if (r->n_partial)
+        fprintf(out,
+                "Not finished: %zu cell%s, of which the table shows what there is so far, n of how "
+                "many; the sweep goes on with %s.\n",
+                r->n_partial, r->n_partial == 1 ? "" : "s", r->n_partial == 1 ? "it" : "them");
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
                 r->n_unfinished, r->n_unfinished == 1 ? "" : "s",

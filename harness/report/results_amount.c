@@ -102,7 +102,9 @@ static void amount_done(const struct kvl_results *r, const json_t *run,
     uint64_t key = kvl_result_key(id);
     size_t i;
     json_t *speed;
-    for (i = 0; i < r->n_all; i++) n->done += r->result[i].is_cell && !strcmp(r->result[i].run, id);
+    for (i = 0; i < r->n_all; i++)
+        n->done +=
+            r->result[i].is_cell && isnan(r->result[i].n_planned) && !strcmp(r->result[i].run, id);
     json_array_foreach(r->speeds, i, speed) n->done += !strcmp(kvl_json_text(speed, "run"), id);
     for (i = 0; i < r->n_samples; i++) n->answered += r->sample[i].run == key;
 }

@@ -1,6 +1,8 @@
 /* A sweep in little. */
 #include "calibrate.h"
 
+#include "worker.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -145,6 +145,21 @@ bool kvl_state_complete(const struct kvl_state *s, size_t cell)
     return true;
 }
 
+struct kvl_state_amount kvl_state_amount(const struct kvl_state *s, size_t cell)
+{
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    struct kvl_state_amount n = { 0 };
+    for (size_t i = 0; p->outcome && i < state_samples(s); i++) {
+        n.planned += !p->outcome[i].absent;
+        n.have += p->outcome[i].have && !p->outcome[i].absent;
+    }
+    for (size_t i = 0; i < json_array_size(p->text); i++) {
+        n.planned++;
+        n.have += !json_is_null(json_array_get(p->text, i));
+    }
+    return n;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The cell of the same point, by whatever code. */
@@ -239,7 +254,8 @@ int kvl_state_text(struct kvl_state *s, json_t *record, struct kvl_err *err)
         kept = json_object();
         if (!kept || json_object_update(kept, record) != 0)
             return kvl_fail(err, KVL_ENOMEM, "out of memory for a text");
-        json_object_del(kept, "nll");
+        static const char *const lists[] = { "nll", "kl_nats", "top1" };
+        for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) json_object_del(kept, lists[i]);
     }
     json_array_set_new(p->text, (size_t)context, kept);
     return KVL_OK;
@@ -353,4 +369,42 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
     if (strcmp(s->work->cell[cell].id, id) == 0) return state_take(s, record, err);
     state_stale(s, record, cell);
     return KVL_OK;
+}
+
+/* ---- what is left ------------------------------------------------------------------------------ */
+
+bool kvl_state_wants_quality(const struct kvl_state *s, size_t cell, int32_t context,
+                             int32_t question)
+{
+    const struct kvl_quality_means *q = s->cell[cell].quality;
+    return q && !q[context * s->work->sweep->quality.questions + question].have;
+}
+
+bool kvl_state_wants(const struct kvl_state *s, int32_t context, size_t cell)
+{
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    const struct kvl_sweep *sweep = s->work->sweep;
+    if (!s->work->cell[cell].planned || p->done || p->failed) return false;
+    if (p->text) return json_is_null(json_array_get(p->text, (size_t)context));
+    for (int32_t q = 0; p->outcome && q < sweep->questions; q++)
+        if (!p->outcome[context * sweep->questions + q].have) return true;
+    for (int32_t q = 0; q < sweep->quality.questions; q++)
+        if (kvl_state_wants_quality(s, cell, context, q)) return true;
+    return !p->outcome;
+}
+
+bool kvl_state_wants_any(const struct kvl_state *s, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_state_wants(s, context, i)) return true;
+    return false;
+}
+
+bool kvl_state_shares(const struct kvl_state *s, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_state_wants(s, context, i) &&
+            (s->cell[i].quality || !kvl_planned_own_prefill(s->work->cell[i].planned)))
+            return true;
+    return false;
 }

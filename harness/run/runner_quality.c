@@ -1,12 +1,5 @@
 /* Reference passes of a cell. */
-#include "runner.h"
-
-bool kvl_runner_wants_quality(const struct kvl_runner *r, size_t cell, int32_t context,
-                              int32_t question)
-{
-    const struct kvl_quality_means *q = r->state->cell[cell].quality;
-    return q && !q[context * r->work->sweep->quality.questions + question].have;
-}
+#include "runner_context.h"
 
 /* The cell is made of what the log says, as after a restart. */
 static int quality_append(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,

@@ -33,6 +33,7 @@ static const struct row rows[] = {
 #define CELL(name, type, column, value, means)       ROW("cell", name, type, means)
 #define NLL(name, type, column, value, means)        ROW("nll", name, type, means)
 #define PERPLEXITY(name, type, column, value, means) ROW("perplexity", name, type, means)
+#define PARTIAL(name, type, column, value, means)    ROW("partial", name, type, means)
 #define SPEED(name, type, column, value, means)      ROW("speed", name, type, means)
 #define ANALYSIS(name, type, column, value, means)   ROW("analysis", name, type, means)
 #define ERROR(name, type, column, value, means)      ROW("error", name, type, means)

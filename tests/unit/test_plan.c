@@ -475,33 +475,20 @@ static void test_prefills_observe_for_their_group(void **state)
     plan_close(&t);
 }
 
-/* ---- progress ----------------------------------------------------------------------------------- */
+/* ---- what is left ------------------------------------------------------------------------------- */
 
-/* All kinds of work together. */
-struct plan_sum {
-    double total, done;
-    size_t n_cells, n_done;
-};
-
-static struct plan_sum plan_measure(const struct plan_test *t, struct kvl_state *state)
+/* Contexts that cells lack, and times. */
+static int32_t plan_wanted(const struct plan_test *t, const struct kvl_state *s)
 {
-    struct kvl_runner r = { .work = t->work, .state = state };
-    kvl_runner_measure(&r);
-    struct plan_sum sum = { .n_cells = r.progress.n_cells, .n_done = r.progress.n_done };
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        sum.total += r.progress.work[k].total;
-        sum.done += r.progress.work[k].done;
-    }
-    return sum;
-}
-
-static bool plan_near(double a, double b)
-{
-    return fabs(a - b) <= 1e-9 * fabs(b);
+    int32_t n = 0;
+    for (size_t c = 0; c < t->work->n_cells; c++)
+        for (int32_t i = 0; i < (t->work->cell[c].speed ? 1 : t->work->sweep->contexts); i++)
+            n += kvl_state_wants(s, i, c);
+    return n;
 }
 
 /* What a log has was measured as left to do: a sweep that was all but done showed hours. */
-static void test_progress(void **state)
+static void test_left(void **state)
 {
     struct plan_test t;
     struct kvl_state s;
@@ -511,27 +498,19 @@ static void test_progress(void **state)
                 "policies: [full, snapkv]\ncontexts: 4\nquestions: 2\n"
                 "speed: {lengths: [512], steps: 2, repeats: 1}\n");
     assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
-    struct plan_sum none = plan_measure(&t, &s);
-    assert_int_equal(none.n_cells, 4);
-    assert_true(none.total > 0.0 && none.done == 0.0);
+    assert_int_equal(plan_wanted(&t, &s), 2 * 4 + 2);
     /* Three of four contexts have all answers. */
     for (size_t c = 0; c < 2; c++)
         for (size_t i = 0; i < 6; i++) outcomes_of(&s, c)[i].have = true;
-    struct plan_sum most = plan_measure(&t, &s);
+    assert_int_equal(plan_wanted(&t, &s), 2 * 1 + 2);
     s.cell[2].done = s.cell[3].failed = true;
-    struct plan_sum timed = plan_measure(&t, &s);
-    double quality = most.done / 3 * 4, speed = timed.done - most.done;
-    assert_true(plan_near(most.total, none.total));
-    assert_true(plan_near(quality + speed, none.total));
+    assert_int_equal(plan_wanted(&t, &s), 2);
     /* A cell that failed wants nothing; the context is prefilled for the other one. */
     s.cell[0].failed = true;
-    struct plan_sum failed = plan_measure(&t, &s);
-    assert_true(
-        plan_near(failed.done - timed.done, kvl_cell_context_cost(t.work, &t.work->cell[0])));
+    assert_int_equal(plan_wanted(&t, &s), 1);
+    assert_true(kvl_state_wants_any(&s, &t.work->group[0], 3));
     s.cell[1].done = true;
-    struct plan_sum all = plan_measure(&t, &s);
-    assert_true(plan_near(all.done, none.total));
-    assert_int_equal(all.n_done, 4);
+    assert_int_equal(plan_wanted(&t, &s), 0);
     kvl_state_free(&s);
     plan_close(&t);
 }
@@ -738,7 +717,7 @@ int main(void)
         cmocka_unit_test(test_memory_check),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_plan_hash),
-        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_left),
         cmocka_unit_test(test_added),
         cmocka_unit_test(test_own_prefill),
         cmocka_unit_test(test_prefills_observe_for_their_group),

@@ -200,6 +200,8 @@ static bool planned_is_status(int rc)
     }
 }
 
+/* A plan is made once per policy, options and budget, and shared by all sessions that attach it: what it says (tables,
+ * observers, options as they ran) may not depend on any text. */
 static int planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                           const char *options, int32_t budget_tok, int32_t context_tok, bool own,
                           struct kvl_planned **out, struct kvl_err *err)
