@@ -33,6 +33,8 @@ static const struct main_cmd main_cmds[] = {
     { "reproduce", cmd_reproduce, "tables and figures of papers, theirs beside ours" },
     { "inspect", cmd_inspect, "what a model or a log is, and whether it runs" },
     { "models", cmd_models, "which public models run, and what memory they take" },
+    { "snapshots", cmd_snapshots,
+      "a folder of prefilled contexts: what it holds, whether it is whole" },
     { "log", cmd_log, "check, repair or merge logs" },
     { "tokenize", cmd_tokenize, "text to token ids, and back" },
     { "generate", cmd_generate, "continue a prompt, under a policy if wanted" },

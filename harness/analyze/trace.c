@@ -158,7 +158,7 @@ int kvl_trace_begin(struct kvl_trace *t, const struct kvl_trace_info *info, stru
     t->shape = kvl_model_shape(info->model);
     json_t *what = json_pack("{s:o, s:o, s:o, s:s, s:s}", "t_start", kvl_record_now(), "kvlab",
                              kvl_record_build(), "model", kvl_record_model(info->model), "kv_type",
-                             kvl_kv_type_name(info->kv_type), "prefill_type",
+                             kvl_kv_name(info->kv_type).text, "prefill_type",
                              kvl_prefill_type_name(info->prefill_type));
     json_t *policy = json_pack(
         "{s:s, s:i, s:s, s:s, s:o, s:s, s:s}", "policy", p->name, "policy_version", (int)p->version,

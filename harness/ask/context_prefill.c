@@ -1,10 +1,13 @@
 /* Prefills and their snapshots. */
 #include "context_prefill.h"
 
+#include "snapshot_folder.h"
+
 #include "folders.h"
 #include "stats.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -74,6 +77,10 @@ static int snapshot_save(struct kvl_snapshots *s, struct kvl_session *session, c
     if (s->full) return KVL_OK;
     int rc = kvl_session_save(session, path, key, err);
     s->n_saved += rc == KVL_OK;
+    if (rc == KVL_OK && s->limit_bytes) {
+        struct kvl_snapshot_folder_gone gone;
+        rc = kvl_snapshot_folder_prune(s->dir, s->limit_bytes, 0, &gone, err);
+    }
     if (rc != KVL_EIO) return rc;
     fprintf(stderr, "kvlab: %s; no more snapshots are saved\n", err->msg);
     kvl_err_clear(err);
@@ -89,6 +96,7 @@ static int prefill_kept(struct kvl_engine *engine, struct kvl_snapshots *s, cons
     KVL_TRY(snapshot_load(engine, path, key->data, &session, err));
     if (session) {
         s->n_loaded++;
+        utimensat(AT_FDCWD, path, NULL, 0); /* used just now: others give way before it */
         *ns = KVL_NAN;
         *out = session;
         return KVL_OK;

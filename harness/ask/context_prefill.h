@@ -13,7 +13,8 @@
 struct kvl_snapshots {
     const char *dir; /* NULL: none; borrowed */
     int64_t n_loaded, n_saved;
-    bool full; /* one could not be written: no other is tried */
+    bool full;           /* one could not be written: no other is tried */
+    int64_t limit_bytes; /* of the folder: what was used longest ago gives way; 0: none */
 };
 /* Makes the folder.  KVL_EINVAL: there is something else of that name; KVL_EIO. */
 int kvl_snapshots_open(struct kvl_snapshots *s, const char *dir, struct kvl_err *err);

@@ -108,7 +108,6 @@ struct bench {
 
 /* ---- bench.c -------------------------------------------------------------------------------------- */
 
-const char *bench_kv_name(enum kvl_kv_type type);
 /* Three digits that count, at most three of them behind the point: "1020", "52.3", "0.566". */
 enum { BENCH_DIGITS = 32 };
 void bench_digits(double v, char out[BENCH_DIGITS]);

@@ -252,7 +252,7 @@ static void run_headline(const struct bench *b)
     if (b->device) printf("%s, driver %s; ", o->device.name, o->device.driver);
     printf("%s, %d core%s, %s; model %s, %s pages, budget %d, %d round%s\n", o->machine.cpu,
            o->machine.cores, o->machine.cores == 1 ? "" : "s", o->machine.isa, o->model,
-           bench_kv_name(c->kv_type), c->budget_tok, c->rounds, c->rounds == 1 ? "" : "s");
+           kvl_kv_name(c->kv_type).text, c->budget_tok, c->rounds, c->rounds == 1 ? "" : "s");
     fflush(stdout); /* minutes before the first result */
 }
 

@@ -4,6 +4,7 @@
 #include "jobs.h"
 #include "policy_spec.h"
 #include "settings.h"
+#include "snapshot_folder.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -17,11 +18,13 @@ enum {
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
+    SWEEP_KEY_ONLY,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
     SWEEP_KEY_SET,
     SWEEP_KEY_SHARD,
     SWEEP_KEY_SNAPSHOTS,
+    SWEEP_KEY_SNAPSHOTS_LIMIT,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT,
     SWEEP_KEY_TASK_PLUGIN
@@ -55,8 +58,15 @@ static const struct argp_option sweep_options[] = {
       "of N; none: "
       "everything",
       0 },
+    { "only", SWEEP_KEY_ONLY, "WHAT", 0,
+      "speed or accuracy: the timed cells alone, which want machines of one kind, or the others",
+      0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
+    { "snapshots-limit", SWEEP_KEY_SNAPSHOTS_LIMIT, "SIZE", 0,
+      "bytes that DIR may hold (500M, 200G): what was used longest ago gives way (default: no "
+      "limit)",
+      0 },
     { "accept-stale", SWEEP_KEY_STALE, NULL, 0,
       "keep cells that other code answered, marked in tables", 0 },
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
@@ -140,6 +150,15 @@ static int sweep_limit(struct kvl_sweep_args *a, const char *text)
     return KVL_OK;
 }
 
+static int sweep_only(struct kvl_sweep_args *a, const char *text)
+{
+    a->only = strcmp(text, "speed") == 0      ? KVL_ONLY_SPEED
+              : strcmp(text, "accuracy") == 0 ? KVL_ONLY_ACCURACY
+                                              : KVL_ONLY_ALL;
+    if (a->only != KVL_ONLY_ALL) return KVL_OK;
+    return kvl_fail(a->args->err, KVL_EINVAL, "--only: \"%s\": want speed or accuracy", text);
+}
+
 static error_t sweep_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_sweep_args *a = state->input;
@@ -152,11 +171,15 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
     case SWEEP_KEY_LIMIT: rc = sweep_limit(a, arg); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_ONLY: rc = sweep_only(a, arg); break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
     case SWEEP_KEY_CELLS: a->cells = true; break;
     case SWEEP_KEY_SHARD: a->shard = arg; break;
     case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
+    case SWEEP_KEY_SNAPSHOTS_LIMIT:
+        rc = kvl_size_parse("--snapshots-limit", arg, &a->snapshots_limit, a->args->err);
+        break;
     case SWEEP_KEY_STALE: a->accept_stale = true; break;
     case SWEEP_KEY_RETRY: a->retry = true; break;
     case SWEEP_KEY_STRICT: a->strict = true; break;

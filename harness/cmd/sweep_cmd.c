@@ -6,8 +6,8 @@
 #include "forecast.h"
 #include "plan_file.h"
 #include "report.h"
-#include "runner.h"
 #include "stop.h"
+#include "sweep.h"
 #include "sweep_models.h"
 
 #include <stdio.h>
@@ -75,6 +75,7 @@ static int sweep_plan(struct sweep *w)
                                w->has_gpu ? w->gpu.info.name : NULL };
     KVL_TRY(kvl_shard_parse(a->shard, &w->shard, w->err));
     KVL_TRY(kvl_work_create(&w->s, w->model, &where, a->model.allow_overlong, &w->work, w->err));
+    w->work->only = a->only;
     return kvl_work_shard(w->work, w->shard, w->err);
 }
 
@@ -409,7 +410,7 @@ static int sweep_check_refused(const struct sweep *w)
 {
     for (size_t i = 0; i < w->work->n_cells; i++)
         if (w->work->cell[i].planned) return KVL_OK;
-    const struct kvl_err *why = &w->work->cell[0].refused;
+    const struct kvl_err *why = w->work->cell[0].refused;
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 
@@ -422,6 +423,7 @@ static int sweep_model(struct sweep *w)
     if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
+    w->snapshots.limit_bytes = a->snapshots_limit;
     kvl_stop_install();
     KVL_TRY(sweep_state(w));
     KVL_TRY(sweep_open_log(w));

@@ -3,15 +3,18 @@
 #define KVL_SWEEP_CMD_H
 
 #include "args.h"
+#include "sweep_plan.h"
 #include "yamldoc.h"
 
 struct kvl_sweep_args {
     struct kvl_args *args; /* of the command; set before parsing */
     struct kvl_model_args model;
     const char *log, *shard, *snapshots;
-    int32_t jobs;    /* 0 = auto */
-    bool cell_limit; /* asked for: */
+    int64_t snapshots_limit; /* bytes; 0: none */
+    int32_t jobs;            /* 0 = auto */
+    bool cell_limit;         /* asked for: */
     double cell_limit_s;
+    enum kvl_only only;
     bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */

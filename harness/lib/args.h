@@ -54,7 +54,6 @@ extern const struct argp kvl_model_argp, kvl_full_argp;
 
 /* "f32", "bf16", "q8_0" or "f16" (NULL = f16). */
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
-const char *kvl_kv_type_name(enum kvl_kv_type type);
 
 /* "f32" (NULL), "bf16" or "blas". */
 int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct kvl_err *err);

@@ -138,21 +138,31 @@ static size_t shard_least(const double *load, size_t n)
     return best;
 }
 
+static bool shard_wanted(const struct kvl_work *w, const struct kvl_group *g)
+{
+    return w->only == KVL_ONLY_ALL || g->speed == (w->only == KVL_ONLY_SPEED);
+}
+
 int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err)
 {
+    size_t n = 0, shards = (size_t)KVL_MAX(shard.count, 1);
     w->shard = shard;
-    if (shard.count < 2) return KVL_OK;
     struct shard_item *item = kvl_alloc(w->n_groups, sizeof *item);
-    double *load = kvl_alloc((size_t)shard.count, sizeof *load);
+    double *load = kvl_alloc(shards, sizeof *load);
     int rc = item && load ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for shards");
-    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
-        item[i] = (struct shard_item){ plan_group_cost(w, &w->group[i]), i };
-    if (rc == KVL_OK) qsort(item, w->n_groups, sizeof *item, shard_order);
     for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++) {
-        size_t to = shard_least(load, (size_t)shard.count);
+        struct kvl_group *g = &w->group[i];
+        g->shard = -1;
+        g->mine = false;
+        if (shard_wanted(w, g)) item[n++] = (struct shard_item){ plan_group_cost(w, g), i };
+    }
+    if (rc == KVL_OK && n) qsort(item, n, sizeof *item, shard_order);
+    for (size_t i = 0; i < n; i++) {
+        struct kvl_group *g = &w->group[item[i].group];
+        size_t to = shard_least(load, shards);
         load[to] += item[i].cost;
-        w->group[item[i].group].shard = (int32_t)to;
-        w->group[item[i].group].mine = to == (size_t)shard.index;
+        g->shard = (int32_t)to;
+        g->mine = to == (size_t)shard.index;
     }
     kvl_free(item);
     kvl_free(load);
@@ -201,7 +211,7 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("%s%s\n", kvl_planned_own_prefill(c->planned) ? "own prefill  " : "",
                kvl_planned_options(c->planned));
     else
-        printf("refused: %s\n", c->refused.msg);
+        printf("refused: %s\n", c->refused->msg);
 }
 
 static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left,

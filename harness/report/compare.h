@@ -15,7 +15,8 @@
  *
  * All are told as B less A, A being the one to beat.  A row is worse (better) when its whole interval is worse
  * (better) by more than the threshold, and the sign-flip test over contexts (stats.h) has p < 0.05: that takes six
- * contexts at least.
+ * contexts at least.  A row of speed is faster or slower in the same way, the same where its interval is within the
+ * threshold, and unclear otherwise: repeats of one cell, of which nothing differs, are too far apart (A/A).
  */
 #ifndef KVL_COMPARE_H
 #define KVL_COMPARE_H

@@ -59,7 +59,14 @@ int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result 
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = number_cmp(a->threads, b->threads);
-    return c ? c : strcmp(a->host, b->host);
+    if (!c) c = strcmp(a->host, b->host);
+    if (!c) c = strcmp(a->gpu, b->gpu);
+    return c ? c : strcmp(a->driver, b->driver);
+}
+
+bool kvl_result_same_setup(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return strcmp(a->device, b->device) == 0 && kvl_result_setup_cmp(a, b) == 0;
 }
 
 int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip)
@@ -315,6 +322,8 @@ static int set_build(struct kvl_result *x, const struct set_keys *k)
     if (rc == KVL_OK && k->seed && !isnan(x->seed)) rc = kvl_buf_printf(&b, ", seed %.0f", x->seed);
     if (rc == KVL_OK && k->setup && !x->is_cell)
         rc = kvl_buf_printf(&b, ", %.0f threads on %s", x->threads, x->host);
+    if (rc == KVL_OK && k->setup && !x->is_cell && *x->gpu)
+        rc = kvl_buf_printf(&b, " (%s, driver %s)", x->gpu, x->driver);
     x->set = b.data;
     return rc;
 }

@@ -90,12 +90,15 @@ static void table_head(FILE *out, const char *name, const char *help)
 
 /* ---- the table of all methods ---------------------------------------------------------------- */
 
-/* Tokens per second of the dense row that speed is told for; NaN: none. */
-static double dense_speed(const struct kvl_summary *s)
+/* How many times as fast as the dense row that speed is told for; NaN: there is none, or it was timed elsewhere. */
+static double times_dense(const struct kvl_summary *s, const struct kvl_result *told)
 {
-    for (size_t i = 0; i < s->n_rows; i++)
-        if (s->row[i].cell[0]->bound == KVL_BOUND_FULL && s->row[i].speaker)
-            return s->row[i].speaker->decode.mean;
+    for (size_t i = 0; told && i < s->n_rows; i++) {
+        const struct kvl_result *dense = s->row[i].speaker;
+        if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || !dense) continue;
+        return kvl_result_same_setup(told, dense) ? told->decode.mean / dense->decode.mean
+                                                  : KVL_NAN;
+    }
     return KVL_NAN;
 }
 
@@ -163,7 +166,7 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     if (has_recall(s, kvl_pool_recall_best))
         kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
     if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
-    if (speed) kvl_page_number(out, tok_s / dense_speed(s), 2);
+    if (speed) kvl_page_number(out, times_dense(s, told), 2);
     kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
     kvl_page_number(out, row->all.n, 0);
     for (size_t c = 0; c < s->n_columns; c++) {

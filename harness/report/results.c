@@ -353,13 +353,11 @@ static double attention_of(const json_t *record)
 /* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
 static double token_bytes(const json_t *run)
 {
-    const char *type = kvl_json_text(run, "store.kv_type");
-    double q8_0 = (double)KVL_KV_BLOCK_BYTES / KVL_KV_BLOCK;
-    double elem = strcmp(type, "f32") == 0    ? 4
-                  : strcmp(type, "q8_0") == 0 ? q8_0
-                  : *type                     ? 2
-                                              : KVL_NAN;
-    return 2 * elem * kvl_json_number(run, "model.head_dim") *
+    double dim = kvl_json_number(run, "model.head_dim");
+    enum kvl_kv_type type;
+    if (!kvl_kv_find(kvl_json_text(run, "store.kv_type"), &type) || !(dim >= 1 && dim <= 8192))
+        return KVL_NAN;
+    return (double)kvl_kv_slot_bytes(type, (int32_t)dim, false) *
            kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
 }
 
@@ -436,6 +434,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     bool timed = json_object_get(record, "threads") != NULL;
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
     x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
+    x.gpu = kvl_json_text(run, "gpu.name");
+    x.driver = kvl_json_text(run, "gpu.driver");
     x.bound = kvl_bound_of(x.policy);
     x.stale = kvl_record_stale(r, record);
     return x;
@@ -477,9 +477,11 @@ static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err 
     json_object_foreach(speeds, id, record)
     {
         failed |= json_array_append(r->speeds, record);
-        char setup[320];
-        snprintf(setup, sizeof setup, "%.0f %.300s", kvl_json_number(record, "threads"),
-                 kvl_json_text(record, "host"));
+        char setup[640];
+        const json_t *run = kvl_result_run(r, kvl_json_text(record, "run"));
+        snprintf(setup, sizeof setup, "%.0f %.200s\n%.200s\n%.200s",
+                 kvl_json_number(record, "threads"), kvl_json_text(record, "host"),
+                 kvl_json_text(run, "gpu.name"), kvl_json_text(run, "gpu.driver"));
         failed |= json_object_set_new(setups, setup, json_true());
     }
     r->n_speed = json_array_size(r->speeds);

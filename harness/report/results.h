@@ -32,11 +32,12 @@ struct kvl_result {
     const char *sampling;             /* "" for greedy answers */
     const char *model_hash, *kv_type; /* of the run's model file and store */
     const char *prefill_type, *prefill_kv;
-    const char *host; /* of the speed, or of the run of a cell without any */
-    double threads;   /* likewise */
-    char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
-    char *label;      /* policy, with the options that tell it from others of the same policy */
-    char *shown;      /* the label in figures: with a star where any result of the label is stale */
+    const char *host;         /* of the speed, or of the run of a cell without any */
+    double threads;           /* likewise */
+    const char *gpu, *driver; /* of the run; "" on the CPU */
+    char *set;   /* what tells its block from others of that model: ", seed 3"; else "" */
+    char *label; /* policy, with the options that tell it from others of the same policy */
+    char *shown; /* the label in figures: with a star where any result of the label is stale */
     char *
         task_label; /* task, with the options that are not the task's defaults, and what its scores are not */
     enum kvl_bound bound;
@@ -150,6 +151,8 @@ int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result 
 int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The part that counts for speed: threads and machine. */
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* Whether two times may be divided by each other: device, machine, threads, GPU and driver are the same. */
+bool kvl_result_same_setup(const struct kvl_result *a, const struct kvl_result *b);
 /* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
 int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The samples of a cell: *n of them. */

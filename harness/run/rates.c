@@ -275,7 +275,7 @@ static double left_of_group(const struct kvl_runner *r, const struct kvl_group *
     double n = 0.0;
     int32_t contexts = g->speed ? 1 : r->work->sweep->contexts;
     if (g == r->timing) return 0.0; /* its prefill is there */
-    for (int32_t c = 0; c < contexts; c++) n += kvl_runner_shares(r, g, c);
+    for (int32_t c = 0; c < contexts; c++) n += kvl_state_shares(r->state, g, c);
     return n;
 }
 

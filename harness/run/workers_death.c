@@ -2,6 +2,7 @@
 #include "workers_death.h"
 
 #include "apart.h"
+#include "commit.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -54,7 +55,8 @@ int kvl_death_blame(struct kvl_runner *r, struct kvl_unit u, const char *policy,
     const struct kvl_group *g = &r->work->group[u.group];
     for (size_t i = g->first; i < g->first + g->n; i++) {
         const struct kvl_cell *c = &r->work->cell[i];
-        if (!kvl_runner_wants(r, u.context, i) || (policy && c->policy->policy->name != policy))
+        if (!kvl_state_wants(r->state, u.context, i) ||
+            (policy && c->policy->policy->name != policy))
             continue;
         KVL_TRY(kvl_runner_cell_error(r, i, u.context, why, err));
         ++*n;

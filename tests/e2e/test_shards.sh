@@ -157,3 +157,36 @@ refused 5 'newer.zst: a record of schema "kvlab/2", want kvlab/1' log merge -o n
 head -c -10 out/small.shard-1-of-4.jsonl.zst >torn.zst
 merge -o torn2.zst torn.zst out/*.zst >stdout 2>err || fail "a torn tail"
 cmp -s merged.zst torn2.zst || fail "a torn log beside the whole one"
+
+# ---- times apart from accuracy ------------------------------------------------------------------------
+
+timed=(small.yaml --set contexts=1 --set lengths=256 --set
+    'speed={task: kv_retrieval, lengths: [256], steps: 3, repeats: 2, policies: [full, quest], budgets: [64]}')
+cells_of() { lines_of "$1" | grep -E '"kind":"(cell|speed)"' | sed -E 's/.*"kind":"([a-z]*)".*"cell":"([^"]*)".*/\1 \2/' | LC_ALL=C sort; }
+run_sweep "${timed[@]}" --log both.zst 2>err || fail "accuracy and times"
+run_sweep "${timed[@]}" --log speed.zst --only speed 2>err || fail "--only speed"
+run_sweep "${timed[@]}" --log accuracy.zst --only accuracy 2>err || fail "--only accuracy"
+equal "only times" "$(cells_of both.zst | grep speed)" "$(cells_of speed.zst)"
+equal "all but times" "$(cells_of both.zst | grep -v speed)" "$(cells_of accuracy.zst)"
+gate 0 '' speed.zst
+for i in 0 1; do run_sweep "${timed[@]}" --set log=timed/x.jsonl.zst --only speed --shard $i/2 2>err || fail "shard $i of times"; done
+equal "only times, in shards" "$(cells_of speed.zst)" "$(for i in 0 1; do cells_of timed/x.shard-$i-of-2.jsonl.zst; done | LC_ALL=C sort)"
+refused 2 'x.plan.json: its shards have plan' sweep "${timed[@]}" --threads 1 --set log=timed/x.jsonl.zst --shard 0/2
+refused 2 '^kvlab: --only: "times": want speed or accuracy$' sweep small.yaml --only times
+
+# A ratio of times wants one machine, one GPU and one driver on both sides.
+"$program" compare full quest speed.zst >stdout 2>err || [ $? = 1 ] || fail "times of one machine: $(cat err)"
+grep -qE ' speed .*(better|worse|no difference|faster|slower|same|unclear)' stdout || fail "times of one machine: $(cat stdout)"
+lines_of speed.zst | sed -E '/"policy":"quest"/!d; s/"run":"[0-9a-f]{32}"/"run":"00000000000000000000000000000000"/' >quest.jsonl
+for gpu in '{"name":"A","driver":"1"}' '{"name":"A","driver":"2"}' '{"name":"B","driver":"1"}'; do
+    { lines_of speed.zst | sed -E '/"policy":"quest"/d; s/"gpu":null/"gpu":{"name":"A","driver":"1"}/'
+      lines_of speed.zst | sed -E '/"kind":"run"/!d; s/"run":"[0-9a-f]{32}"/"run":"00000000000000000000000000000000"/; s/"gpu":null/"gpu":'"$gpu"'/'
+      cat quest.jsonl; } | zstd -q >gpus.zst
+    "$program" compare full quest gpus.zst >stdout 2>err || true
+    if [ "$gpu" = '{"name":"A","driver":"1"}' ]; then
+        ! grep -q 'timed on another' stdout err || fail "the same GPU: $(cat stdout err)"
+    else
+        grep -q 'timed on another machine, device, driver or number of threads' stdout err || fail "a ratio over GPUs: $(cat stdout err)"
+    fi
+    rm gpus.zst
+done
