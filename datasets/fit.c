@@ -31,6 +31,8 @@ struct fit_state {
     const struct kvl_fit *fit;
     struct kvl_err *err;
     struct kvl_rng rng;
+    struct kvl_prose prose; /* n > 0: the filler */
+    size_t i_prose;         /* its next sentence */
     struct kvl_buf arena;
     struct fit_units base;   /* the filler, without its last sentences */
     struct fit_units pool;   /* candidates for these */
@@ -86,9 +88,11 @@ static int fit_count_unit(struct fit_state *s, struct fit_unit *u)
 static int fit_draw(struct fit_state *s, struct fit_unit *out)
 {
     *out = (struct fit_unit){ .begin = s->arena.len };
-    if (kvl_buf_adds(&s->arena, " ") != KVL_OK ||
-        kvl_text_sentence(s->fit->text, &s->rng, &s->arena) != KVL_OK)
-        return fit_fail_memory(s);
+    int rc = kvl_buf_adds(&s->arena, " ");
+    if (rc == KVL_OK)
+        rc = s->prose.n ? kvl_prose_sentence(&s->prose, s->i_prose++, &s->arena)
+                        : kvl_text_sentence(s->fit->text, &s->rng, &s->arena);
+    if (rc != KVL_OK) return fit_fail_memory(s);
     out->len = s->arena.len - out->begin;
     return fit_count_unit(s, out);
 }
@@ -310,8 +314,19 @@ static int fit_plan(struct fit_state *s)
     return fit_sort_items(s);
 }
 
+/* A text is begun at any of its sentences. */
+static int fit_open(struct fit_state *s)
+{
+    kvl_rng_seed(&s->rng, s->fit->seed);
+    if (!s->fit->prose || !s->fit->prose[0]) return KVL_OK;
+    KVL_TRY(kvl_prose_open(s->fit->prose, &s->prose, s->err));
+    s->i_prose = kvl_rng_below(&s->rng, (uint32_t)s->prose.n);
+    return KVL_OK;
+}
+
 static void fit_free(struct fit_state *s)
 {
+    kvl_prose_close(&s->prose);
     kvl_buf_free(&s->arena);
     kvl_free(s->base.v);
     kvl_free(s->pool.v);
@@ -326,8 +341,8 @@ int kvl_fit_sample(const struct kvl_fit *fit, int32_t n_questions, struct kvl_sa
     struct fit_state s = { .fit = fit, .err = err };
     struct kvl_sample sample = { .n_questions = n_questions };
     struct kvl_buf context = { 0 };
-    kvl_rng_seed(&s.rng, fit->seed);
-    int rc = fit_plan(&s);
+    int rc = fit_open(&s);
+    if (rc == KVL_OK) rc = fit_plan(&s);
     if (rc == KVL_OK) rc = fit_search(&s, &context, &sample.tokens);
     sample.context = context.data;
     if (rc == KVL_OK) {

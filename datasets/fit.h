@@ -16,6 +16,7 @@
 #define KVL_FIT_H
 
 #include "kvl/task.h"
+#include "prose.h"
 #include "text.h"
 
 /* Room for the end of an answer beyond its own tokens: a full stop, an end mark. */
@@ -38,6 +39,7 @@ struct kvl_fit {
     int32_t length_tok;          /* BOS and the last line end included */
     uint64_t seed;               /* of the filler */
     const struct kvl_text *text; /* its language */
+    const char *prose;           /* "" or a text file that it is taken from instead */
     const char *intro;           /* without a line end */
     bool whole; /* filler is whole sentences; otherwise the last one may be cut if needed */
     struct kvl_fit_item *item;

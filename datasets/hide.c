@@ -142,6 +142,7 @@ static int hide_build(struct hide_state *s, struct kvl_sample *out)
                            .length_tok = req->length_tok,
                            .seed = kvl_seed_str(req->seed, "filler"),
                            .text = s->hide->text,
+                           .prose = s->hide->prose,
                            .intro = intro.data,
                            .item = s->item,
                            .n_items = s->hide->n_facts };

@@ -19,6 +19,7 @@ struct kvl_hide {
     const char *option;                  /* that says how many facts there are; NULL = always one */
     const char *many;                    /* what they are called */
     const struct kvl_text *text;         /* the language */
+    const char *prose;                   /* its filler: kvl_fit */
     const char *intro, *item, *question; /* wording */
     const char *label;        /* the field of the wording and class of its words; NULL = none */
     const char *const *words; /* [KVL_HIDE_FACTS] labels of the task's own; NULL = the class's */

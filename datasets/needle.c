@@ -35,6 +35,7 @@ enum { NEEDLE_FACTS = 30 }; /* cities that there are */
 
 struct needle_opts {
     int32_t facts, digits, language, wording;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 /* The choices of `language`, and what each says. */
@@ -83,6 +84,7 @@ static const struct kvl_opt needle_options[] = {
       .min = 1,
       .max = KVL_TEXT_WORDINGS,
       .help = "which wording of the question" },
+    KVL_PROSE_OPTION(needle_opts),
     { 0 },
 };
 
@@ -95,6 +97,7 @@ static int needle_generate(const struct kvl_task_request *req, struct kvl_sample
                              .option = "facts",
                              .many = "facts",
                              .text = l->text,
+                             .prose = o->prose,
                              .intro = o->facts > 1 ? l->intros : l->intro,
                              .item = l->item,
                              .question = l->question[o->wording - 1],

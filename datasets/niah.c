@@ -174,6 +174,7 @@ int kvl_niah_generate(const struct kvl_niah *niah, const struct kvl_task_request
     struct kvl_scatter scatter = {
         .req = req,
         .err = err,
+        .prose = niah->prose,
         .intro = niah->keys * niah->values > 1 ? niahs_intro : niah_intro,
         .n_groups = niah->keys,
         .per_group = niah->values,

@@ -26,6 +26,7 @@ struct kvl_niah {
     enum kvl_niah_type key, value; /* types */
     int32_t keys, values, queries; /* queries x values <= KVL_PARTS */
     int32_t wording, max_new;
+    const char *prose; /* of the filler: kvl_fit */
 };
 
 /* What a value looks like: words, digits or a uuid, and a NUL. */

@@ -26,6 +26,7 @@ static const char *const multikey_haystacks[] = { "text", "needles", NULL };
 
 struct multikey_opts {
     int32_t keys, haystack, key, value, wording, max_new;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt multikey_options[] = {
@@ -58,6 +59,7 @@ static const struct kvl_opt multikey_options[] = {
       .choices = kvl_niah_types,
       .help = "values: words, numbers of 7 digits, uuids (multikey_3)" },
     KVL_PARTS_OPTIONS(struct multikey_opts),
+    KVL_PROSE_OPTION(multikey_opts),
     { 0 },
 };
 
@@ -187,6 +189,8 @@ static int multikey_generate(const struct kvl_task_request *req, struct kvl_samp
                              struct kvl_err *err)
 {
     const struct multikey_opts *o = req->opts;
+    if (o->haystack == MULTIKEY_NEEDLES && o->prose[0])
+        return kvl_fail(err, KVL_EINVAL, "niah_multikey: prose with haystack=needles, want text");
     if (o->haystack == MULTIKEY_NEEDLES) return multikey_list(req, out, err);
     if (o->keys > KVL_NIAH_KEYS)
         return kvl_fail(
@@ -200,6 +204,7 @@ static int multikey_generate(const struct kvl_task_request *req, struct kvl_samp
                              .values = 1,
                              .queries = 1,
                              .wording = o->wording,
+                             .prose = o->prose,
                              .max_new = o->max_new };
     return kvl_niah_generate(&niah, req, out, err);
 }

@@ -11,6 +11,7 @@
 
 struct multiquery_opts {
     int32_t queries, keys, key, value, wording, max_new;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt multiquery_options[] = {
@@ -41,6 +42,7 @@ static const struct kvl_opt multiquery_options[] = {
       .choices = kvl_niah_types,
       .help = "values: words, numbers of 7 digits, uuids" },
     KVL_PARTS_OPTIONS(struct multiquery_opts),
+    KVL_PROSE_OPTION(multiquery_opts),
     { 0 },
 };
 
@@ -55,6 +57,7 @@ static int multiquery_generate(const struct kvl_task_request *req, struct kvl_sa
                              .values = 1,
                              .queries = o->queries,
                              .wording = o->wording,
+                             .prose = o->prose,
                              .max_new = o->max_new };
     return kvl_niah_generate(&niah, req, out, err);
 }

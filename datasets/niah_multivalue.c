@@ -12,6 +12,7 @@
 
 struct multivalue_opts {
     int32_t values, keys, key, value, wording, max_new;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt multivalue_options[] = {
@@ -43,6 +44,7 @@ static const struct kvl_opt multivalue_options[] = {
       .choices = kvl_niah_types,
       .help = "values: words, numbers of 7 digits, uuids" },
     KVL_PARTS_OPTIONS(struct multivalue_opts),
+    KVL_PROSE_OPTION(multivalue_opts),
     { 0 },
 };
 
@@ -57,6 +59,7 @@ static int multivalue_generate(const struct kvl_task_request *req, struct kvl_sa
                              .values = o->values,
                              .queries = 1,
                              .wording = o->wording,
+                             .prose = o->prose,
                              .max_new = o->max_new };
     return kvl_niah_generate(&niah, req, out, err);
 }

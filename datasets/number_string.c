@@ -23,6 +23,7 @@ enum { NUMBER_STRING_FRESH = 5, NUMBER_STRING_DIGITS = 10 };
 
 struct number_string_opts {
     int32_t wording;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt number_string_options[] = {
@@ -33,6 +34,7 @@ static const struct kvl_opt number_string_options[] = {
       .min = 1,
       .max = KVL_TEXT_WORDINGS,
       .help = "which wording of the question" },
+    KVL_PROSE_OPTION(number_string_opts),
     { 0 },
 };
 
@@ -58,6 +60,7 @@ static int number_string_generate(const struct kvl_task_request *req, struct kvl
     struct kvl_hide hide = { .task = "number_string",
                              .many = "sequence of digits",
                              .text = &kvl_text_english,
+                             .prose = o->prose,
                              .intro = number_string_intro,
                              .item = number_string_item,
                              .question = number_string_wording[o->wording - 1],

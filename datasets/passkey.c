@@ -28,6 +28,7 @@ KVL_PHRASE(passkeys_question_3, "Which pass key belongs to {name}? It is");
 
 struct passkey_opts {
     int32_t keys, digits, wording;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt passkey_options[] = {
@@ -52,6 +53,7 @@ static const struct kvl_opt passkey_options[] = {
       .min = 1,
       .max = KVL_TEXT_WORDINGS,
       .help = "which wording of the question" },
+    KVL_PROSE_OPTION(passkey_opts),
     { 0 },
 };
 
@@ -70,6 +72,7 @@ static int passkey_generate(const struct kvl_task_request *req, struct kvl_sampl
                              .option = "keys",
                              .many = "keys",
                              .text = &kvl_text_english,
+                             .prose = o->prose,
                              .intro = named ? passkeys_intro : passkey_intro,
                              .item = named ? passkeys_item : passkey_item,
                              .question = passkey_wording[named][o->wording - 1],

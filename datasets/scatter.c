@@ -96,6 +96,7 @@ static int scatter_fit(const struct kvl_scatter *s, struct kvl_fit_item *item,
                            .length_tok = req->length_tok,
                            .seed = kvl_seed_str(req->seed, "filler"),
                            .text = &kvl_text_english,
+                           .prose = s->prose,
                            .intro = intro.data,
                            .item = item,
                            .n_items = s->n_groups * s->per_group };

@@ -23,6 +23,7 @@ struct kvl_scatter {
     const struct kvl_task_request *req;
     struct kvl_err *err;
     const char *intro;
+    const char *prose; /* of the filler: kvl_fit */
     int32_t n_groups, per_group;
     int32_t asked;      /* groups that a question asks for; asked x per_group <= KVL_PARTS */
     const char *option; /* that says n_groups */

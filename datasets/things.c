@@ -35,6 +35,7 @@ static const char *const things_words[KVL_HIDE_FACTS] = {
 
 struct things_opts {
     int32_t keys, digits, wording;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt things_options[] = {
@@ -59,6 +60,7 @@ static const struct kvl_opt things_options[] = {
       .min = 1,
       .max = KVL_TEXT_WORDINGS,
       .help = "which wording of the question" },
+    KVL_PROSE_OPTION(things_opts),
     { 0 },
 };
 
@@ -72,6 +74,7 @@ static int things_generate(const struct kvl_task_request *req, struct kvl_sample
                              .option = "keys",
                              .many = "keys",
                              .text = &kvl_text_english,
+                             .prose = o->prose,
                              .intro = o->keys > 1 ? things_intro : thing_intro,
                              .item = thing_item,
                              .question = question[o->wording - 1],

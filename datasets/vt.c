@@ -33,6 +33,7 @@ enum {
 
 struct vt_opts {
     int32_t chains, hops, wording, max_new;
+    char prose[KVL_OPT_PATH_SIZE];
 };
 
 static const struct kvl_opt vt_options[] = {
@@ -51,6 +52,7 @@ static const struct kvl_opt vt_options[] = {
       .max = KVL_PARTS - 1,
       .help = "statements of a chain behind the first; an answer has one key more (RULER: 4)" },
     KVL_PARTS_OPTIONS(struct vt_opts),
+    KVL_PROSE_OPTION(vt_opts),
     { 0 },
 };
 
@@ -149,6 +151,7 @@ static int vt_generate(const struct kvl_task_request *req, struct kvl_sample *ou
     struct kvl_scatter scatter = { .req = req,
                                    .err = err,
                                    .intro = vt_intro,
+                                   .prose = o->prose,
                                    .n_groups = o->chains,
                                    .per_group = o->hops + 1,
                                    .asked = 1,

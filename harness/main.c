@@ -33,7 +33,9 @@ static const struct main_cmd main_cmds[] = {
     { "reproduce", cmd_reproduce, "tables and figures of papers, theirs beside ours" },
     { "inspect", cmd_inspect, "what a model or a log is, and whether it runs" },
     { "models", cmd_models, "which public models run, and what memory they take" },
-    { "log", cmd_log, "check or repair a log" },
+    { "snapshots", cmd_snapshots,
+      "a folder of prefilled contexts: what it holds, whether it is whole" },
+    { "log", cmd_log, "check, repair or merge logs" },
     { "tokenize", cmd_tokenize, "text to token ids, and back" },
     { "generate", cmd_generate, "continue a prompt, under a policy if wanted" },
     { "analyze", cmd_analyze, "full attention: its mass, alike layers, drifting tokens" },
@@ -53,12 +55,14 @@ static void main_help(void)
          "usage: kvlab COMMAND [OPTIONS]\n");
     for (size_t i = 0; i < MAIN_N_CMDS; i++)
         printf("  %-10s %s\n", main_cmds[i].name, main_cmds[i].help);
-    puts("\n"
-         "kvlab COMMAND --help says more; kvlab --version says what this is.\n"
-         "exit codes: 0 done, 1 worse (compare), 2 bad argument or configuration, 3 bad model,\n"
-         "  4 memory or disk, 5 damaged or locked log, 6 a policy or task broke its contract, 7 "
-         "device,\n"
-         "  70 a bug here, 128 + n stopped by signal n");
+    puts(
+        "\n"
+        "kvlab COMMAND --help says more; kvlab --version says what this is.\n"
+        "exit codes: 0 done, 1 worse (compare), 2 bad argument or configuration, 3 bad model,\n"
+        "  4 memory or disk, 5 damaged or locked log, 6 a policy or task broke its contract, 7 "
+        "device,\n"
+        "  70 a bug here, 75 stopped by SIGTERM, SIGUSR1 or SIGUSR2 (or status: not all is done):\n"
+        "  run it again, 128 + n stopped by signal n");
 }
 
 static int main_unknown(const char *name, struct kvl_err *err)
@@ -130,6 +134,6 @@ int main(int argc, char **argv)
     bool gone = rc == KVL_ESTOP && !*kvl_stop_flag() && !err.msg[0];
     if (gone) return 128 + SIGPIPE;
     if (rc != KVL_OK) fprintf(stderr, "kvlab: %s\n", err.msg[0] ? err.msg : kvl_status_name(rc));
-    if (rc == KVL_ESTOP && *kvl_stop_flag()) return 128 + *kvl_stop_flag();
+    if (rc == KVL_ESTOP && *kvl_stop_flag()) return kvl_stop_exit();
     return rc > 0 ? rc : kvl_status_exit(rc);
 }

@@ -1,6 +1,7 @@
 # setup.sh - what the scripts that set up and build share: packages, configure, build.  Sourced.
 #
 # kvl_setup          installs the Debian packages that are missing (sudo where needed)
+# kvl_setup_more     as root, those that tests of schedulers want; without them these skip
 # kvl_build DIR ...  configures DIR with the cmake arguments that follow and builds it
 # kvl_program        both, for build/kvlab without tests
 # kvl_find_kvlab     sets kvlab to the program KVLAB, or builds build/kvlab
@@ -35,6 +36,16 @@ g++:g++
 make:make
 "
 
+# Tests that want these skip, and say so, where they are missing.  Who may install packages without asking gets them.
+kvl_more_tests="
+munged:munge
+slurmctld:slurmctld
+slurmd:slurmd
+sbatch:slurm-client
+parallel:parallel
+snakemake:snakemake
+"
+
 kvl_has() {
     case $2 in
     *-dev) command -v pkg-config >/dev/null && pkg-config --exists "$1" ;;
@@ -44,9 +55,9 @@ kvl_has() {
     esac
 }
 
-kvl_missing() {
+kvl_missing() { # of kvl_needs, or of the rows that are given
     local row
-    for row in $kvl_needs; do
+    for row in ${1:-$kvl_needs}; do
         kvl_has "${row%%:*}" "${row##*:}" || printf ' %s' "${row##*:}"
     done
 }
@@ -70,6 +81,21 @@ kvl_setup() {
         missing=$(kvl_missing)
         [ -z "$missing" ] || kvl_die "still missing after the installation:$missing"
     fi
+}
+
+# What there is of kvl_more_tests, as root after an installation, is of kvl_needs from here on.
+kvl_setup_more() {
+    local missing row
+    missing=$(kvl_missing "$kvl_more_tests")
+    if [ -n "$missing" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        kvl_say "installing for tests of schedulers:$missing"
+        # shellcheck disable=SC2086
+        env DEBIAN_FRONTEND=noninteractive sh -c 'apt-get update -qq && exec apt-get install -y -qq --no-install-recommends "$@"' sh \
+            $missing >/dev/null 2>&1 || kvl_say "apt-get could not install them: their tests are skipped"
+    fi
+    for row in $kvl_more_tests; do
+        ! kvl_has "${row%%:*}" "${row##*:}" || kvl_needs+=" $row"
+    done
 }
 
 kvl_build() {

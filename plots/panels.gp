@@ -25,11 +25,14 @@ set xrange [x_min:x_max]
 set yrange [y_min:y_max]
 do for [p=1:n_panels] {
     @kvl_place
+    if (panel_title[p] eq "") { continue } # a task that has no result there
     set title panel_title[p] font ",10" offset 0,-0.6
-    if (col == 0) {
+    # A panel without a neighbour to the left, or below, has the label of its axis.
+    if (col == 0 || panel_title[p-1] eq "") {
         set label 4 y_label at screen px(x0-72), screen py(y0+panel_h/2) center rotate by 90
     } else { unset label 4 }
-    if (p + n_columns > n_panels) { set xlabel x_label offset 0,0.4 } else { unset xlabel }
+    below = p + n_columns
+    if (below > n_panels || panel_title[below] eq "") { set xlabel x_label offset 0,0.4 } else { unset xlabel }
     if (panel_note[p] ne "") {
         set label 3 panel_note[p] at graph 0.5,0.5 center textcolor rgb "#777777" front
     } else { unset label 3 }

@@ -4,7 +4,7 @@
 #   <folder>_cuda.*    tests of other folders, and scripts of e2e, that mention KVL_TEST_CUDA, once more
 #   races.<stem>       ops_cuda.<stem> under the checker of races (cuda_host_races.h); with KVL_LONG=1 all of them,
 #                      and every launch
-#   kvlab_cuda_host    the program, for which `--device cuda` is the emulated GPU
+#   kvlab_cuda_host    the program (and bench_goals_cuda_host), for which `--device cuda` is the emulated GPU
 if(NOT CMAKE_CXX_COMPILER)
   message(STATUS "tests of the CUDA kernels left out: no compiler for C++ (g++)")
   return()
@@ -178,12 +178,17 @@ endforeach()
 if(TARGET kvl_app)
   add_executable(kvlab_cuda_host ${CMAKE_SOURCE_DIR}/harness/main.c)
   kvl_emu_program(kvlab_cuda_host)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/bench/goals/*.c)
+  add_executable(bench_goals_cuda_host ${sources})
+  kvl_emu_program(bench_goals_cuda_host)
+  target_include_directories(bench_goals_cuda_host PRIVATE ${CMAKE_SOURCE_DIR}/results)
   file(GLOB scripts CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/e2e/test_*.sh)
   foreach(script IN LISTS scripts)
     file(STRINGS ${script} asks REGEX "KVL_TEST_CUDA")
     if(asks)
       get_filename_component(stem ${script} NAME_WE)
-      kvl_emu_test(e2e_cuda.${stem} bash ${script} $<TARGET_FILE:kvlab_cuda_host> ${CMAKE_SOURCE_DIR})
+      kvl_emu_test(e2e_cuda.${stem} bash ${script} $<TARGET_FILE:kvlab_cuda_host> ${CMAKE_SOURCE_DIR}
+                   $<TARGET_FILE:bench_goals_cuda_host>)
       set_tests_properties(e2e_cuda.${stem} PROPERTIES ENVIRONMENT KVL_TEST_CUDA=1)
     endif()
   endforeach()

@@ -49,6 +49,7 @@ if [ -n "$gpu" ]; then
 fi
 [ "$build" = "$kvl_root/build" ] && build=$kvl_root/build-test
 kvl_setup
+[ -n "$gpu" ] || kvl_setup_more
 kvl_build "$build" "${options[@]}"
 [ -z "$gpu" ] || exec "$kvl_root/tests/gpu/checks.sh" "$build" "$kvl_root/results/gpu-checks.md"
 cd "$build"

@@ -388,9 +388,13 @@ int kvl_opt_value(const struct kvl_opt *o, const void *opts, struct kvl_buf *out
 
 int kvl_opt_print(const struct kvl_opt *table, const void *opts, struct kvl_buf *out)
 {
+    const char *comma = "";
     for (const struct kvl_opt *o = table; o && o->name; o++) {
-        KVL_TRY(kvl_buf_printf(out, "%s%s=", o == table ? "" : ",", o->name));
+        /* No file is how a task was before it could read one: texts, seeds and keys stay what they were. */
+        if (o->type == KVL_OPT_PATH && !((const char *)opts)[o->off]) continue;
+        KVL_TRY(kvl_buf_printf(out, "%s%s=", comma, o->name));
         KVL_TRY(kvl_opt_value(o, opts, out));
+        comma = ",";
     }
     return KVL_OK;
 }

@@ -1,6 +1,8 @@
 /* Snapshot files: writing under a temporary name, reading with every byte checked. */
 #include "snapshot_file.h"
 
+#include "kvl/model.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -53,9 +55,8 @@ static void put_hash(uint8_t *p, XXH128_hash_t h)
 
 /* ---- planes -------------------------------------------------------------------------------------- */
 
-/* n elements of `width` bytes, byte b of all of them from plane + b * stride on. */
-/* High bytes of neighbouring floats are alike and low ones are noise: apart they compress, together they hardly
- * do. */
+/* n elements of `width` bytes, byte b of all of them from plane + b * stride on.  High bytes of neighbouring floats are
+ * alike and low ones are noise: apart they compress, together they hardly do. */
 static void planes_split(uint8_t *plane, size_t stride, const uint8_t *from, size_t n, size_t width)
 {
     if (width == 2) {
@@ -354,7 +355,8 @@ static int another_key(const struct kvl_snapshot_reader *r, const char *have, co
                     (int)strcspn(want + line, "\n"), want + line);
 }
 
-/* Checked in the order in which a wrong file would show: what it is, whether it is whole, which format, whose. */
+/* Checked in the order in which a wrong file would show: what it is, whether it is whole, which format, whose (key
+ * NULL: anybody's).  The key stays in r->frame, behind the head, until something is read. */
 static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_err *err)
 {
     uint8_t *head = r->frame, hash[8], want[8];
@@ -375,7 +377,7 @@ static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_
                         r->path, format, FILE_FORMAT);
     char *have = (char *)head + HEAD_BYTES;
     have[n] = '\0';
-    return strcmp(have, key) == 0 ? KVL_OK : another_key(r, have, key, err);
+    return !key || strcmp(have, key) == 0 ? KVL_OK : another_key(r, have, key, err);
 }
 
 static int reader_open(struct kvl_snapshot_reader *r, const char *path, struct kvl_err *err)
@@ -477,19 +479,59 @@ int kvl_snapshot_get(struct kvl_snapshot_reader *r, void *data, size_t n, struct
     return KVL_OK;
 }
 
-/* Content that is short, long or followed by something is as damaged as a wrong checksum. */
-int kvl_snapshot_end(struct kvl_snapshot_reader *r, struct kvl_err *err)
+/* Behind the last piece. */
+static int read_tail(struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES], want[HASH_BYTES], more;
     size_t got;
-    if (r->at == r->n) KVL_TRY(piece_read(r, err));
-    if (r->n > 0) return kvl_snapshot_damaged(r, "it holds too much", err);
     KVL_TRY(read_all(r, hash, sizeof hash, err));
     put_hash(want, XXH3_128bits_digest(r->hash));
     if (memcmp(hash, want, sizeof hash) != 0)
         return kvl_snapshot_damaged(r, "checksum of its content", err);
     KVL_TRY(read_some(r, &more, 1, &got, err));
     return got > 0 ? kvl_snapshot_damaged(r, "something follows its end", err) : KVL_OK;
+}
+
+/* Content that is short, long or followed by something is as damaged as a wrong checksum. */
+int kvl_snapshot_end(struct kvl_snapshot_reader *r, struct kvl_err *err)
+{
+    if (r->at == r->n) KVL_TRY(piece_read(r, err));
+    return r->n > 0 ? kvl_snapshot_damaged(r, "it holds too much", err) : read_tail(r, err);
+}
+
+/* Of anybody's snapshot. */
+static int open_any(const char *path, struct kvl_buf *key, struct kvl_snapshot_reader **out,
+                    struct kvl_err *err)
+{
+    struct kvl_snapshot_reader *r;
+    KVL_TRY(kvl_snapshot_open(path, NULL, &r, err));
+    if (!r) return kvl_fail(err, KVL_EIO, "%s: no such snapshot", path);
+    int rc = kvl_buf_adds(key, (const char *)r->frame + HEAD_BYTES);
+    if (rc != KVL_OK) {
+        kvl_snapshot_close_reader(r);
+        return kvl_fail(err, rc, "%s: out of memory for its key", path);
+    }
+    *out = r;
+    return KVL_OK;
+}
+
+int kvl_snapshot_key_of(const char *path, struct kvl_buf *key, struct kvl_err *err)
+{
+    struct kvl_snapshot_reader *r;
+    KVL_TRY(open_any(path, key, &r, err));
+    kvl_snapshot_close_reader(r);
+    return KVL_OK;
+}
+
+int kvl_snapshot_check(const char *path, struct kvl_buf *key, struct kvl_err *err)
+{
+    struct kvl_snapshot_reader *r;
+    KVL_TRY(open_any(path, key, &r, err));
+    int rc = piece_read(r, err);
+    while (rc == KVL_OK && r->n > 0) rc = piece_read(r, err);
+    if (rc == KVL_OK) rc = read_tail(r, err);
+    kvl_snapshot_close_reader(r);
+    return rc;
 }
 
 void kvl_snapshot_close_reader(struct kvl_snapshot_reader *r)

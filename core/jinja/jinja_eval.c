@@ -10,66 +10,16 @@ static struct jin_val lookup(struct kvl_jinja_run *r, const char *name)
     for (const struct jin_env *e = r->env; e; e = e->up)
         for (size_t i = e->n; i-- > 0;)
             if (strcmp(e->name[i], name) == 0) return e->v[i];
-    static const char *const functions[] = { "raise_exception", "strftime_now", "range",
-                                             "namespace", "dict" };
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
-        if (strcmp(name, functions[i]) == 0)
-            return jin_bound(r, (struct jin_val){ 0 }, functions[i]);
+    static const char *const known[] = { "raise_exception", "strftime_now", "range",
+                                         "namespace",       "dict",         "cycler",
+                                         "joiner",          "lipsum",       "self",
+                                         "caller",          "kwargs",       "varargs" };
+    enum { FUNCTIONS = 5 };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(name, known[i]) == 0)
+            return i < FUNCTIONS ? jin_bound(r, (struct jin_val){ 0 }, known[i])
+                                 : jin_fail(r, "%s is not known here", name);
     return (struct jin_val){ JIN_UNDEFINED, { .name = name } };
-}
-
-struct jin_val jin_bound(struct kvl_jinja_run *r, struct jin_val self, const char *name)
-{
-    struct jin_call *c = jin_get(r, 1, sizeof *c);
-    if (!c) return (struct jin_val){ 0 };
-    *c = (struct jin_call){ .name = name, .self = self };
-    return (struct jin_val){ JIN_CALL, { .c = c } };
-}
-
-struct jin_val jin_attr(struct kvl_jinja_run *r, struct jin_val v, const char *name)
-{
-    if (v.type == JIN_UNDEFINED)
-        return jin_fail(r, "'%s' is undefined", v.name ? v.name : "a value");
-    if (jin_has_method(v, name)) return jin_bound(r, v, name);
-    if (v.type == JIN_DICT)
-        for (size_t i = 0; i < v.d->n; i++)
-            if (jin_str_is(v.d->key[i], name)) return v.d->v[i];
-    return (struct jin_val){ JIN_UNDEFINED, { .name = name } };
-}
-
-/* Place of index i in a row of n, counted from the end where negative; -1: there is none. */
-static int64_t place(int64_t i, int64_t n)
-{
-    if (i < 0) i += n;
-    return i >= 0 && i < n ? i : -1;
-}
-
-struct jin_val jin_item(struct kvl_jinja_run *r, struct jin_val v, struct jin_val key)
-{
-    struct jin_val none = { JIN_UNDEFINED, { .name = "an item" } };
-    if (v.type == JIN_UNDEFINED)
-        return jin_fail(r, "'%s' is undefined", v.name ? v.name : "a value");
-    if (v.type == JIN_DICT) {
-        const struct jin_val *found = jin_find(r, v.d, key);
-        if (found) return *found;
-    }
-    bool whole = key.type == JIN_INT || key.type == JIN_BOOL;
-    int64_t i = key.type == JIN_BOOL ? key.b : whole ? key.i : 0;
-    if (v.type == JIN_LIST && whole) {
-        i = place(i, (int64_t)v.l->n);
-        return i < 0 ? none : v.l->v[i];
-    }
-    if (v.type == JIN_STR && whole) {
-        i = place(i, (int64_t)jin_chars(v.s));
-        if (i < 0) return none;
-        return jin_part(r, v.s, jin_char_at(v.s, (size_t)i), jin_char_at(v.s, (size_t)i + 1));
-    }
-    if (key.type == JIN_STR && key.s->len < 32) { /* Jinja looks for an attribute, too */
-        char name[32] = { 0 };
-        memcpy(name, key.s->s, key.s->len);
-        if (jin_has_method(v, name)) return jin_fail(r, "a method as an item");
-    }
-    return none;
 }
 
 /* A bound of a slice: `none` where not given. */
@@ -88,7 +38,7 @@ static int64_t bound(struct kvl_jinja_run *r, const struct jin_node *n, int64_t 
 static struct jin_val slice(struct kvl_jinja_run *r, const struct jin_node *n)
 {
     struct jin_val v = jin_eval(r, n->a), part;
-    if (r->rc == KVL_OK && v.type != JIN_LIST && v.type != JIN_STR)
+    if (r->rc == KVL_OK && !jin_plain(v) && v.type != JIN_STR)
         return jin_fail(r, "a slice of %s", jin_type_name(v));
     int64_t step = bound(r, n->list[2], 1), len = jin_length(r, v);
     if (r->rc == KVL_OK && step == 0) return jin_fail(r, "a slice of step 0");
@@ -115,15 +65,16 @@ static struct jin_val slice(struct kvl_jinja_run *r, const struct jin_node *n)
         if (step > len || step < -len) break;
     }
     if (v.type == JIN_STR) return jin_made(r, &text);
-    if (r->rc == KVL_OK) out.l->tuple = v.l->tuple;
-    return out;
+    return r->rc == KVL_OK ? jin_row_of(out, v.l->row) : out;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
 static bool number(struct jin_val v, double *out)
 {
-    *out = v.type == JIN_FLOAT ? v.f : v.type == JIN_INT ? (double)v.i : (double)v.b;
+    if (v.type == JIN_FLOAT) *out = v.f;
+    if (v.type == JIN_INT) *out = (double)v.i;
+    if (v.type == JIN_BOOL) *out = v.b;
     return v.type == JIN_FLOAT || v.type == JIN_INT || v.type == JIN_BOOL;
 }
 
@@ -146,21 +97,22 @@ static struct jin_val whole_numbers(struct kvl_jinja_run *r, char op, int64_t a,
 
 static struct jin_val numbers(struct kvl_jinja_run *r, char op, double a, double b)
 {
+    const double most = 9007199254740992.0; /* what is larger may be an integer that was rounded */
     double out = a + b;
-    if (b == 0.0 && (op == '/' || op == 'I' || op == '%')) return jin_fail(r, "a division by zero");
+    if (b == 0.0 && op == '/') return jin_fail(r, "a division by zero");
     if (op == '-') out = a - b;
     if (op == '*') out = a * b;
     if (op == '/') out = a / b;
-    if (op == 'I') out = floor(a / b);
-    if (op == '%') out = a - floor(a / b) * b;
-    if (op == 'P') return jin_fail(r, "** is not known here");
+    if (op == 'I' || op == '%' || op == 'P')
+        return jin_fail(r, "//, %% and ** of floats are not known here");
+    if (!(fabs(a) < most && fabs(b) < most)) return jin_fail(r, "a number beyond 53 bits");
     return (struct jin_val){ JIN_FLOAT, { .f = out } };
 }
 
 /* A text or a list n times. */
 static struct jin_val times(struct kvl_jinja_run *r, struct jin_val v, int64_t n)
 {
-    struct jin_val out = v.type == JIN_LIST ? jin_list(r) : v;
+    struct jin_val out = v.type == JIN_LIST ? jin_row_of(jin_list(r), v.l->row) : v;
     struct jin_out text = { 0 };
     for (int64_t i = 0; i < n && r->rc == KVL_OK; i++) {
         if (v.type == JIN_STR && v.s->len == 0) break;
@@ -179,7 +131,7 @@ static struct jin_val joined(struct kvl_jinja_run *r, struct jin_val a, struct j
         jin_add(r, &text, b.s);
         return jin_made(r, &text);
     }
-    struct jin_val out = jin_to_list(r, a);
+    struct jin_val out = jin_row_of(jin_to_list(r, a), a.l->row);
     for (size_t i = 0; i < b.l->n; i++) jin_push(r, out, b.l->v[i]);
     return out;
 }
@@ -195,11 +147,12 @@ static struct jin_val binary(struct kvl_jinja_run *r, const struct jin_node *n)
         return whole_numbers(r, n->op, a.type == JIN_BOOL ? a.b : a.i,
                              b.type == JIN_BOOL ? b.b : b.i);
     }
-    bool rows = a.type == b.type && (a.type == JIN_STR || a.type == JIN_LIST);
-    if (n->op == '+' && rows) return joined(r, a, b);
-    if (n->op == '*' && (a.type == JIN_STR || a.type == JIN_LIST) && b.type == JIN_INT)
+    bool text = a.type == JIN_STR && b.type == JIN_STR;
+    if (n->op == '+' && (text || (jin_plain(a) && jin_plain(b) && a.l->row == b.l->row)))
+        return joined(r, a, b);
+    if (n->op == '*' && (a.type == JIN_STR || jin_plain(a)) && b.type == JIN_INT)
         return times(r, a, b.i);
-    if (n->op == '*' && (b.type == JIN_STR || b.type == JIN_LIST) && a.type == JIN_INT)
+    if (n->op == '*' && (b.type == JIN_STR || jin_plain(b)) && a.type == JIN_INT)
         return times(r, b, a.i);
     if (a.type == JIN_UNDEFINED || b.type == JIN_UNDEFINED) {
         const char *name = a.type == JIN_UNDEFINED ? a.name : b.name;
@@ -246,11 +199,10 @@ static struct jin_val row(struct kvl_jinja_run *r, const struct jin_node *n)
         struct jin_val v = jin_eval(r, n->list[i]);
         if (n->kind == N_LIST)
             jin_push(r, out, v);
-        else if (r->rc == KVL_OK)
+        else if (r->rc == KVL_OK && jin_hashable(r, v))
             jin_put_val(r, out.d, v, jin_eval(r, n->list[++i]));
     }
-    if (r->rc == KVL_OK && n->kind == N_LIST) out.l->tuple = n->tuple;
-    return out;
+    return n->kind == N_LIST && n->tuple ? jin_row_of(out, ROW_TUPLE) : out;
 }
 
 static struct jin_val concat(struct kvl_jinja_run *r, const struct jin_node *n)
@@ -275,13 +227,6 @@ struct jin_args jin_eval_args(struct kvl_jinja_run *r, const struct jin_node *n,
         a.name[a.n++] = n->names[i];
     }
     return a;
-}
-
-struct jin_val jin_arg(const struct jin_args *a, size_t i, const char *name)
-{
-    for (size_t k = 0; k < a->n; k++)
-        if (a->name[k] ? name && strcmp(a->name[k], name) == 0 : k == i) return a->v[k];
-    return (struct jin_val){ 0 };
 }
 
 static struct jin_val eval_more(struct kvl_jinja_run *r, const struct jin_node *n)

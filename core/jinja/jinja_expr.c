@@ -133,11 +133,8 @@ static struct jin_node *text(struct jin_parse *p)
 
 static struct jin_node *number(struct jin_parse *p)
 {
-    char digits[64];
-    size_t n = 0;
-    for (size_t i = 0; i < p->tok->len && n < sizeof digits - 1; i++)
-        if (p->tok->s[i] != '_') digits[n++] = p->tok->s[i];
-    digits[n] = '\0';
+    char digits[32] = { 0 }; /* the lexer takes 18 */
+    memcpy(digits, p->tok->s, KVL_MIN(p->tok->len, sizeof digits - 1));
     bool whole = p->tok->kind == TK_INT;
     p->tok++;
     if (whole) return constant(p, jin_int(strtoll(digits, NULL, 10)));
@@ -304,8 +301,6 @@ static struct jin_node *unary(struct jin_parse *p, bool filters)
     if (p->rc != KVL_OK) return NULL;
     if (op(p, "-"))
         n = node_of(p, N_NEG, unary(p, false), NULL);
-    else if (op(p, "+"))
-        n = unary(p, false);
     else
         n = primary(p);
     n = postfix(p, n);

@@ -2,7 +2,6 @@
 #include "jinja_impl.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct jin_val (*filter_fn)(struct kvl_jinja_run *r, struct jin_args a);
 
@@ -10,7 +9,7 @@ typedef struct jin_val (*filter_fn)(struct kvl_jinja_run *r, struct jin_args a);
 
 static struct jin_val f_trim(struct kvl_jinja_run *r, struct jin_args a)
 {
-    return jin_strip(r, jin_to_str(r, a.v[0]), jin_arg(&a, 1, "chars"), true, true);
+    return jin_strip(r, jin_to_str(r, a.v[0]), a.v[1], true, true);
 }
 
 static struct jin_val f_upper(struct kvl_jinja_run *r, struct jin_args a)
@@ -23,11 +22,6 @@ static struct jin_val f_lower(struct kvl_jinja_run *r, struct jin_args a)
     return jin_cased(r, jin_to_str(r, a.v[0]), 'l');
 }
 
-static struct jin_val f_title(struct kvl_jinja_run *r, struct jin_args a)
-{
-    return jin_cased(r, jin_to_str(r, a.v[0]), 't');
-}
-
 static struct jin_val f_capitalize(struct kvl_jinja_run *r, struct jin_args a)
 {
     return jin_cased(r, jin_to_str(r, a.v[0]), 'c');
@@ -35,9 +29,9 @@ static struct jin_val f_capitalize(struct kvl_jinja_run *r, struct jin_args a)
 
 static struct jin_val f_replace(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val most = jin_arg(&a, 3, "count");
-    return jin_replace(r, jin_to_str(r, a.v[0]), jin_to_str(r, jin_arg(&a, 1, "old")),
-                       jin_to_str(r, jin_arg(&a, 2, "new")), most.type == JIN_INT ? most.i : -1);
+    if (a.n > 3 && a.v[3].type != JIN_INT) return jin_fail(r, "replace by such a count");
+    return jin_replace(r, jin_to_str(r, a.v[0]), jin_to_str(r, a.v[1]), jin_to_str(r, a.v[2]),
+                       a.n > 3 ? a.v[3].i : -1);
 }
 
 static struct jin_val f_string(struct kvl_jinja_run *r, struct jin_args a)
@@ -45,18 +39,32 @@ static struct jin_val f_string(struct kvl_jinja_run *r, struct jin_args a)
     return jin_to_str(r, a.v[0]);
 }
 
+/* Whether Python ends a line at s, but for \n. */
+static bool other_line_end(const char *s, size_t len)
+{
+    size_t n = kvl_utf8_len(s, len);
+    uint32_t c = n ? kvl_utf8_value(s, n) : 0;
+    return (c >= 0x0b && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 ||
+           c == 0x2029;
+}
+
 /* Spaces before every line but the first and the empty ones. */
 static struct jin_val f_indent(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val width = jin_arg(&a, 1, "width"), text = jin_to_str(r, a.v[0]);
-    bool first = jin_true(jin_arg(&a, 2, "first")), blank = jin_true(jin_arg(&a, 3, "blank"));
-    int64_t n = width.type == JIN_INT ? width.i : 4;
+    struct jin_val text = a.v[0];
+    bool first = jin_true(a.v[2]);
+    int64_t n = a.v[1].type == JIN_INT ? a.v[1].i : 4;
     struct jin_out o = { 0 };
-    if (width.type == JIN_STR) return jin_fail(r, "indent by a text is not known here");
+    if (text.type != JIN_STR) return jin_fail(r, "indent of %s", jin_type_name(text));
+    if (a.v[1].type != JIN_INT && a.v[1].type != JIN_UNDEFINED)
+        return jin_fail(r, "indent by %s is not known here", jin_type_name(a.v[1]));
+    for (size_t i = 0; i < text.s->len; i++)
+        if (other_line_end(text.s->s + i, text.s->len - i))
+            return jin_fail(r, "indent of lines that end with other than \\n is not known here");
     for (size_t at = 0; at <= text.s->len && r->rc == KVL_OK;) {
         const char *s = text.s->s + at, *end = memchr(s, '\n', text.s->len - at);
         size_t len = end ? (size_t)(end - s) : text.s->len - at;
-        for (int64_t i = 0; (at ? len > 0 || blank : first) && i < n && r->rc == KVL_OK; i++)
+        for (int64_t i = 0; (at ? len > 0 : first) && i < n && r->rc == KVL_OK; i++)
             jin_adds(r, &o, " ");
         if (r->rc == KVL_OK) jin_add(r, &o, jin_part(r, text.s, at, at + len + (end != NULL)).s);
         at += len + 1;
@@ -66,36 +74,36 @@ static struct jin_val f_indent(struct kvl_jinja_run *r, struct jin_args a)
 
 /* ---- of numbers ------------------------------------------------------------------------------ */
 
+/* Of texts: digits alone; and what cannot be a number of any kind. */
+static struct jin_val int_of_text(struct kvl_jinja_run *r, const struct jin_str *s,
+                                  struct jin_val other)
+{
+    enum { MOST = 18 };
+    bool sign = s->len > 0 && (s->s[0] == '-' || s->s[0] == '+'), number = false;
+    int64_t v = 0;
+    size_t n = sign;
+    for (; n < s->len && n < MOST && s->s[n] >= '0' && s->s[n] <= '9'; n++)
+        v = v * 10 + (s->s[n] - '0');
+    if (n == s->len && n > (size_t)sign) return jin_int(*s->s == '-' ? -v : v);
+    for (size_t i = 0; i < s->len; i++) /* of 3.7, 1e3, 1_0, other digits, inf, nan */
+        number |= (s->s[i] >= '0' && s->s[i] <= '9') || (s->s[i] | 32) == 'n' ||
+                  (unsigned char)s->s[i] >= 0x80;
+    return number ? jin_fail(r, "int of such a text is not known here") : other;
+}
+
 static struct jin_val f_int(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val v = a.v[0], other = jin_arg(&a, 1, "default");
-    char *end, text[32] = "";
-    (void)r;
-    if (v.type == JIN_INT) return v;
-    if (v.type == JIN_BOOL) return jin_int(v.b);
-    if (v.type == JIN_FLOAT && fabs(v.f) < 9e18) return jin_int((int64_t)v.f);
-    if (v.type == JIN_STR && v.s->len < sizeof text) {
-        memcpy(text, v.s->s, v.s->len);
-        long long i = strtoll(text, &end, 10);
-        if (*text && !*end) return jin_int(i);
+    struct jin_val v = a.v[0], other = a.n > 1 ? a.v[1] : jin_int(0);
+    switch (v.type) {
+    case JIN_INT: return v;
+    case JIN_BOOL: return jin_int(v.b);
+    case JIN_STR: return int_of_text(r, v.s, other);
+    case JIN_FLOAT:
+        if (fabs(v.f) < 9e18) return jin_int((int64_t)v.f);
+        return jin_fail(r, "a number beyond 64 bits");
+    case JIN_UNDEFINED: return jin_fail(r, "'%s' is undefined", v.name ? v.name : "a value");
+    default: return other;
     }
-    return other.type == JIN_UNDEFINED ? jin_int(0) : other;
-}
-
-static struct jin_val f_float(struct kvl_jinja_run *r, struct jin_args a)
-{
-    struct jin_val v = a.v[0];
-    if (v.type == JIN_FLOAT) return v;
-    if (v.type == JIN_INT) return (struct jin_val){ JIN_FLOAT, { .f = (double)v.i } };
-    return jin_fail(r, "float of %s is not known here", jin_type_name(v));
-}
-
-static struct jin_val f_abs(struct kvl_jinja_run *r, struct jin_args a)
-{
-    struct jin_val v = a.v[0];
-    if (v.type == JIN_INT) return v.i < 0 ? jin_minus(r, v.i) : v;
-    if (v.type == JIN_FLOAT) return (struct jin_val){ JIN_FLOAT, { .f = fabs(v.f) } };
-    return jin_fail(r, "abs of %s", jin_type_name(v));
 }
 
 /* ---- of rows --------------------------------------------------------------------------------- */
@@ -107,6 +115,8 @@ static struct jin_val f_length(struct kvl_jinja_run *r, struct jin_args a)
 
 static struct jin_val at_end(struct kvl_jinja_run *r, struct jin_val v, bool last)
 {
+    if (last && v.type == JIN_LIST && v.l->row == ROW_ONCE)
+        return jin_fail(r, "the last of what is gone through once");
     struct jin_val all = jin_to_list(r, v),
                    none = { JIN_UNDEFINED, { .name = last ? "last" : "first" } };
     if (r->rc != KVL_OK || all.l->n == 0) return none;
@@ -128,28 +138,32 @@ static struct jin_val f_list(struct kvl_jinja_run *r, struct jin_args a)
     return jin_to_list(r, a.v[0]);
 }
 
-/* a.b.c, a number being an index. */
-static struct jin_val attribute(struct kvl_jinja_run *r, struct jin_val v, struct jin_val path)
+/* a.b.c; `other`, where it is given, for what is not there. */
+static struct jin_val attribute(struct kvl_jinja_run *r, struct jin_val v, struct jin_val path,
+                                struct jin_val other)
 {
-    if (path.type != JIN_STR) return jin_item(r, v, path);
+    if (path.type != JIN_STR) return jin_fail(r, "an attribute of such a name is not known here");
+    for (size_t i = 0; i < path.s->len; i++)
+        if ((path.s->s[i] >= '0' && path.s->s[i] <= '9') || path.s->s[i] == ',' ||
+            (path.s->s[i] == '.' && other.type != JIN_UNDEFINED))
+            return jin_fail(r, "an attribute of such a name is not known here");
     for (size_t at = 0; at <= path.s->len && r->rc == KVL_OK;) {
         const char *s = path.s->s + at, *dot = memchr(s, '.', path.s->len - at);
         size_t len = dot ? (size_t)(dot - s) : path.s->len - at;
         v = jin_item(r, v, jin_part(r, path.s, at, at + len));
         at += len + 1;
     }
-    return v;
+    return v.type == JIN_UNDEFINED ? other : v;
 }
 
 static struct jin_val f_join(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val by = jin_arg(&a, 1, "d"), path = jin_arg(&a, 2, "attribute"),
-                   all = jin_to_list(r, a.v[0]);
+    struct jin_val by = jin_to_str(r, a.v[1]), all = jin_to_list(r, a.v[0]);
     struct jin_out o = { 0 };
     for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
-        struct jin_val v =
-            path.type == JIN_UNDEFINED ? all.l->v[i] : attribute(r, all.l->v[i], path);
-        if (i && by.type == JIN_STR) jin_add(r, &o, by.s);
+        struct jin_val v = all.l->v[i];
+        if (a.n > 2) v = attribute(r, v, a.v[2], (struct jin_val){ 0 });
+        if (i) jin_add(r, &o, by.s);
         jin_add(r, &o, jin_to_str(r, v).s);
     }
     return jin_made(r, &o);
@@ -157,66 +171,70 @@ static struct jin_val f_join(struct kvl_jinja_run *r, struct jin_args a)
 
 static struct jin_val f_default(struct kvl_jinja_run *r, struct jin_args a)
 {
-    bool empty = jin_true(jin_arg(&a, 2, "boolean")) && !jin_true(a.v[0]);
-    struct jin_val other = jin_arg(&a, 1, "default_value");
+    bool empty = jin_true(a.v[2]) && !jin_true(a.v[0]);
     if (a.v[0].type != JIN_UNDEFINED && !empty) return a.v[0];
-    return other.type == JIN_UNDEFINED && a.n == 1 ? jin_lit(r, "") : other;
+    return a.n > 1 ? a.v[1] : jin_lit(r, "");
 }
 
-static struct jin_val f_reverse(struct kvl_jinja_run *r, struct jin_args a)
+/* What Jinja compares: texts without capitals. */
+static struct jin_val compared(struct kvl_jinja_run *r, struct jin_val v)
 {
-    struct jin_val all = jin_to_list(r, a.v[0]), out = jin_list(r);
-    if (a.v[0].type == JIN_STR) return jin_fail(r, "reverse of a text is not known here");
-    for (size_t i = r->rc == KVL_OK ? all.l->n : 0; i-- > 0;) jin_push(r, out, all.l->v[i]);
-    return out;
+    return v.type == JIN_STR ? jin_cased(r, v, 'l') : v;
 }
 
 static struct jin_val f_unique(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val all = jin_to_list(r, a.v[0]), out = jin_list(r);
-    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++)
-        if (!jin_in(r, all.l->v[i], out)) jin_push(r, out, all.l->v[i]);
-    return out;
+    struct jin_val all = jin_to_list(r, a.v[0]), out = jin_list(r), seen = jin_list(r);
+    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
+        struct jin_val key = compared(r, all.l->v[i]);
+        if (!jin_hashable(r, key) || jin_in(r, key, seen)) continue;
+        jin_push(r, seen, key);
+        jin_push(r, out, all.l->v[i]);
+    }
+    return jin_row_of(out, ROW_ONCE);
 }
 
-/* By insertion: what is equal stays in order.  `first`: of pairs the first counts. */
-static struct jin_val sorted(struct kvl_jinja_run *r, struct jin_val all, struct jin_val path,
-                             bool first)
+/* By insertion: what is equal stays in order. */
+static struct jin_val sorted(struct kvl_jinja_run *r, struct jin_val all, struct jin_val path)
 {
-    for (size_t i = 1; r->rc == KVL_OK && i < all.l->n; i++) {
+    struct jin_val key = jin_list(r);
+    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
         struct jin_val v = all.l->v[i];
+        if (path.type == JIN_INT)
+            v = v.l->v[path.i];
+        else if (path.type != JIN_UNDEFINED)
+            v = attribute(r, v, path, (struct jin_val){ 0 });
+        jin_push(r, key, compared(r, v));
+    }
+    for (size_t i = 1; r->rc == KVL_OK && i < all.l->n; i++) {
+        struct jin_val v = all.l->v[i], by = key.l->v[i];
         size_t k = i;
-        for (; k > 0 && r->rc == KVL_OK; k--) {
-            struct jin_val x = all.l->v[k - 1], y = v;
-            if (path.type != JIN_UNDEFINED) {
-                x = attribute(r, x, path);
-                y = attribute(r, y, path);
-            } else if (first) {
-                x = x.l->v[0];
-                y = y.l->v[0];
-            }
-            if (r->rc != KVL_OK || jin_order(r, x, y) <= 0) break;
+        for (; k > 0 && jin_order(r, key.l->v[k - 1], by) > 0; k--) {
             all.l->v[k] = all.l->v[k - 1];
+            key.l->v[k] = key.l->v[k - 1];
         }
         all.l->v[k] = v;
+        key.l->v[k] = by;
     }
     return all;
 }
 
 static struct jin_val f_sort(struct kvl_jinja_run *r, struct jin_args a)
 {
-    if (a.n > 2 || (a.n == 2 && (!a.name[1] || strcmp(a.name[1], "attribute") != 0)))
-        return jin_fail(r, "sort with such arguments is not known here");
-    return sorted(r, jin_to_list(r, a.v[0]), jin_arg(&a, 9, "attribute"), false);
+    return sorted(r, jin_to_list(r, a.v[0]), a.v[3]);
 }
 
 /* The first of the smallest (largest). */
 static struct jin_val extreme(struct kvl_jinja_run *r, struct jin_args a, int sign)
 {
     struct jin_val all = jin_to_list(r, a.v[0]), out = { JIN_UNDEFINED, { .name = "min or max" } };
-    if (a.n > 1) return jin_fail(r, "min and max with arguments are not known here");
-    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++)
-        if (i == 0 || sign * jin_order(r, all.l->v[i], out) > 0) out = all.l->v[i];
+    struct jin_val best = out;
+    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
+        struct jin_val key = compared(r, all.l->v[i]);
+        if (i > 0 && sign * jin_order(r, key, best) <= 0) continue;
+        best = key;
+        out = all.l->v[i];
+    }
     return out;
 }
 
@@ -232,41 +250,19 @@ static struct jin_val f_max(struct kvl_jinja_run *r, struct jin_args a)
 
 static struct jin_val f_items(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_args none = { a.v, a.name, 0 };
-    if (a.v[0].type == JIN_UNDEFINED) return jin_list(r);
-    if (a.v[0].type != JIN_DICT) return jin_fail(r, "Can only get item pairs from a mapping.");
-    return jin_call(r, jin_bound(r, a.v[0], "items"), none);
+    if (a.v[0].type == JIN_UNDEFINED) return jin_row_of(jin_list(r), ROW_ONCE);
+    if (!jin_is_dict(a.v[0])) return jin_fail(r, "Can only get item pairs from a mapping.");
+    struct jin_val all = jin_call(r, jin_bound(r, a.v[0], "items"), (struct jin_args){ 0 });
+    return r->rc == KVL_OK ? jin_row_of(all, ROW_ONCE) : all;
 }
 
 static struct jin_val f_dictsort(struct kvl_jinja_run *r, struct jin_args a)
 {
-    if (a.n > 1) return jin_fail(r, "dictsort with arguments is not known here");
-    struct jin_val all = f_items(r, a);
-    for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
-        const struct jin_val key = all.l->v[i].l->v[0];
-        for (size_t k = 0; key.type == JIN_STR && k < key.s->len; k++)
-            if (key.s->s[k] >= 'A' && key.s->s[k] <= 'Z')
-                return jin_fail(r, "dictsort of capital letters is not known here");
-    }
-    return sorted(r, all, (struct jin_val){ 0 }, true);
+    if (!jin_is_dict(a.v[0])) return jin_fail(r, "dictsort of %s", jin_type_name(a.v[0]));
+    return sorted(r, jin_to_list(r, f_items(r, a)), jin_int(0));
 }
 
 /* ---- of every item --------------------------------------------------------------------------- */
-
-/* The arguments behind the first n, with `v` before them. */
-static struct jin_args shifted(struct kvl_jinja_run *r, const struct jin_args *a, size_t n,
-                               struct jin_val v)
-{
-    struct jin_args out = { jin_get(r, a->n + 1, sizeof *out.v),
-                            jin_get(r, a->n + 1, sizeof *out.name), 0 };
-    if (r->rc != KVL_OK) return out;
-    out.v[out.n++] = v;
-    for (size_t i = n; i < a->n; i++) {
-        out.v[out.n] = a->v[i];
-        out.name[out.n++] = a->name[i];
-    }
-    return out;
-}
 
 static const char *known_name(struct kvl_jinja_run *r, struct jin_val v,
                               bool (*known)(const char *name))
@@ -287,30 +283,35 @@ static struct jin_val items_of(struct kvl_jinja_run *r, struct jin_val v)
 
 static struct jin_val f_map(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val path = jin_arg(&a, 9, "attribute"), other = jin_arg(&a, 9, "default");
-    struct jin_val all = items_of(r, a.v[0]), out = jin_list(r);
-    bool attr = path.type != JIN_UNDEFINED;
-    const char *name = attr ? NULL : known_name(r, jin_arg(&a, 1, NULL), jin_knows_filter);
+    struct jin_val all = items_of(r, a.v[0]), out = jin_list(r), none = { 0 };
+    if (a.n < 2) return jin_fail(r, "map without a filter or an attribute");
+    bool attr = a.name[1] != NULL;
+    struct jin_args by = attr ? jin_ordered(r, "map", "attribute ?default", a) : a;
+    const char *name = attr ? NULL : known_name(r, a.v[1], jin_knows_filter);
     for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
         struct jin_val v = all.l->v[i];
-        v = attr ? attribute(r, v, path) : jin_filter(r, name, shifted(r, &a, 2, v));
-        jin_push(r, out, v.type == JIN_UNDEFINED && other.type != JIN_UNDEFINED ? other : v);
+        v = attr ? attribute(r, v, by.v[1], by.n > 2 ? by.v[2] : none)
+                 : jin_filter(r, name, jin_before(r, v, &a, 2));
+        jin_push(r, out, v);
     }
-    return out;
+    return jin_row_of(out, ROW_ONCE);
 }
 
 /* Those for which a test of the item, or of its attribute, is `wanted`. */
 static struct jin_val selected(struct kvl_jinja_run *r, struct jin_args a, bool attr, bool wanted)
 {
     size_t at = attr ? 2 : 1;
-    struct jin_val all = items_of(r, a.v[0]), out = jin_list(r);
+    struct jin_val all = items_of(r, a.v[0]), out = jin_list(r), none = { 0 };
+    for (size_t i = 1; i < a.n; i++)
+        if (a.name[i]) return jin_fail(r, "a test with %s= is not known here", a.name[i]);
+    if (a.n < at) return jin_fail(r, "a choice by an attribute without its name");
     const char *name = a.n > at ? known_name(r, a.v[at], jin_knows_test) : NULL;
     for (size_t i = 0; r->rc == KVL_OK && i < all.l->n; i++) {
-        struct jin_val v = attr ? attribute(r, all.l->v[i], jin_arg(&a, 1, NULL)) : all.l->v[i];
-        bool holds = name ? jin_test(r, name, shifted(r, &a, at + 1, v)) : jin_true(v);
-        if (holds == wanted) jin_push(r, out, all.l->v[i]);
+        struct jin_val v = all.l->v[i], x = attr ? attribute(r, v, a.v[1], none) : v;
+        bool holds = name ? jin_test(r, name, jin_before(r, x, &a, at + 1)) : jin_true(x);
+        if (holds == wanted) jin_push(r, out, v);
     }
-    return out;
+    return jin_row_of(out, ROW_ONCE);
 }
 
 static struct jin_val f_select(struct kvl_jinja_run *r, struct jin_args a)
@@ -333,57 +334,55 @@ static struct jin_val f_rejectattr(struct kvl_jinja_run *r, struct jin_args a)
     return selected(r, a, true, false);
 }
 
+/* Jinja escapes what is added to such a text; where it is printed at once, the parser takes the filter off. */
 static struct jin_val f_safe(struct kvl_jinja_run *r, struct jin_args a)
 {
-    (void)r;
-    return a.v[0];
+    (void)a;
+    return jin_fail(r, "safe is known here where it is printed alone");
 }
 
 /* ---- by name --------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
+/* With the arguments of each; NULL: they are its own affair. */
+static const struct filter {
+    const char *name, *args;
     filter_fn fn;
 } filters[] = {
-    { "trim", f_trim },
-    { "tojson", jin_json },
-    { "length", f_length },
-    { "count", f_length },
-    { "upper", f_upper },
-    { "lower", f_lower },
-    { "title", f_title },
-    { "capitalize", f_capitalize },
-    { "replace", f_replace },
-    { "string", f_string },
-    { "indent", f_indent },
-    { "int", f_int },
-    { "float", f_float },
-    { "abs", f_abs },
-    { "first", f_first },
-    { "last", f_last },
-    { "list", f_list },
-    { "join", f_join },
-    { "default", f_default },
-    { "d", f_default },
-    { "reverse", f_reverse },
-    { "unique", f_unique },
-    { "sort", f_sort },
-    { "min", f_min },
-    { "max", f_max },
-    { "items", f_items },
-    { "dictsort", f_dictsort },
-    { "map", f_map },
-    { "select", f_select },
-    { "reject", f_reject },
-    { "selectattr", f_selectattr },
-    { "rejectattr", f_rejectattr },
-    { "safe", f_safe },
+    { "trim", "?chars", f_trim },
+    { "tojson", "?ensure_ascii ?indent ?separators ?sort_keys", jin_json },
+    { "length", "", f_length },
+    { "count", "", f_length },
+    { "upper", "", f_upper },
+    { "lower", "", f_lower },
+    { "capitalize", "", f_capitalize },
+    { "replace", "old new ?count", f_replace },
+    { "string", "", f_string },
+    { "indent", "?width ?first !blank", f_indent },
+    { "int", "?default !base", f_int },
+    { "first", "", f_first },
+    { "last", "", f_last },
+    { "list", "", f_list },
+    { "join", "?d ?attribute", f_join },
+    { "default", "?default_value ?boolean", f_default },
+    { "d", "?default_value ?boolean", f_default },
+    { "unique", "!case_sensitive !attribute", f_unique },
+    { "sort", "!reverse !case_sensitive ?attribute", f_sort },
+    { "min", "!case_sensitive !attribute", f_min },
+    { "max", "!case_sensitive !attribute", f_max },
+    { "items", "", f_items },
+    { "dictsort", "!case_sensitive !by !reverse", f_dictsort },
+    { "map", NULL, f_map },
+    { "select", NULL, f_select },
+    { "reject", NULL, f_reject },
+    { "selectattr", NULL, f_selectattr },
+    { "rejectattr", NULL, f_rejectattr },
+    { "safe", "", f_safe },
 };
 
-static filter_fn filter_find(const char *name)
+static const struct filter *filter_find(const char *name)
 {
     for (size_t i = 0; i < sizeof filters / sizeof filters[0]; i++)
-        if (strcmp(filters[i].name, name) == 0) return filters[i].fn;
+        if (strcmp(filters[i].name, name) == 0) return &filters[i];
     return NULL;
 }
 
@@ -394,6 +393,7 @@ bool jin_knows_filter(const char *name)
 
 struct jin_val jin_filter(struct kvl_jinja_run *r, const char *name, struct jin_args a)
 {
-    if (r->rc != KVL_OK) return (struct jin_val){ 0 };
-    return filter_find(name)(r, a);
+    const struct filter *f = filter_find(name);
+    if (r->rc == KVL_OK && f->args) a = jin_ordered(r, name, f->args, a);
+    return r->rc == KVL_OK ? f->fn(r, a) : (struct jin_val){ 0 };
 }

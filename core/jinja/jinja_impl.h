@@ -8,6 +8,7 @@
  *   jinja_filter.c filters
  *   jinja_str.c    methods of texts
  *   jinja_json.c   tojson
+ *   jinja_parts.c  attributes, items and arguments, which the others ask for
  *
  * An error sticks to the parser or the run; what follows it does nothing, and the first one is told.
  */
@@ -15,7 +16,7 @@
 #define KVL_JINJA_IMPL_H
 
 #include "jinja.h"
-#include "utf8.h"
+#include "kvl/utf8.h"
 
 #include <string.h>
 
@@ -96,11 +97,12 @@ enum jin_kind {
     /* statements */
     N_DATA,
     N_PRINT,
-    N_FOR,       /* a target, b iterable, c condition, body, other */
-    N_IF,        /* a condition, body, other */
-    N_SET,       /* a target, b value */
-    N_SET_BLOCK, /* a target, body */
-    N_MACRO,     /* name, list of defaults with names */
+    N_FOR,        /* a target, b iterable, c condition, body, other */
+    N_IF,         /* a condition, body, other */
+    N_SET,        /* a target, b value */
+    N_SET_BLOCK,  /* a target, body */
+    N_MACRO,      /* name, list of defaults with names */
+    N_GENERATION, /* body */
     N_BREAK,
     N_CONTINUE
 };
@@ -129,6 +131,7 @@ struct jin_parse {
     const struct jin_tok *tok;
     struct kvl_err *err;
     int rc, depth;
+    int loops;             /* that break and continue may leave */
     struct jin_node spare; /* what is made after an error */
 };
 /* jinja_expr.c: what statements need of expressions. */
@@ -148,15 +151,25 @@ bool jin_knows_test(const char *name);
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
+/* What Python has where jinja2 gives a row: not all of them print, compare or count. */
+enum jin_row {
+    ROW_LIST = 0,
+    ROW_TUPLE,
+    ROW_RANGE,
+    ROW_VIEW, /* of a dict */
+    ROW_ONCE  /* what map, select and the like give: gone through once */
+};
 struct jin_list {
     struct jin_val *v;
     size_t n, cap;
-    bool tuple;
+    enum jin_row row;
+    bool used; /* ROW_ONCE */
 };
+enum jin_space { SPACE_NONE = 0, SPACE_NAMES, SPACE_LOOP };
 struct jin_dict {
     struct jin_val *key, *v;
     size_t n, cap;
-    bool space; /* a namespace */
+    enum jin_space space; /* a namespace or `loop`, which are no dicts */
 };
 
 struct jin_env;
@@ -184,6 +197,8 @@ enum jin_jump { JUMP_NONE = 0, JUMP_BREAK, JUMP_CONTINUE };
 
 struct kvl_jinja_run {
     const struct kvl_jinja *t;
+    /* Runs the body of a macro that an expression calls: bodies have expressions in turn. */
+    struct jin_val (*macro)(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a);
     struct jin_arena arena;
     struct jin_env *env, *top;
     struct kvl_buf *out, *mark; /* where text goes */
@@ -219,6 +234,11 @@ void jin_adds(struct kvl_jinja_run *r, struct jin_out *o, const char *s);
 struct jin_val jin_made(struct kvl_jinja_run *r, struct jin_out *o); /* frees it */
 
 bool jin_true(struct jin_val v);
+/* A list or a tuple; a dict. */
+bool jin_plain(struct jin_val v);
+bool jin_is_dict(struct jin_val v);
+/* Whether v may be a key of a dict; false, and said, where not. */
+bool jin_hashable(struct kvl_jinja_run *r, struct jin_val v);
 /* One step more, `n` of them; false, and said, where a run has had too many. */
 bool jin_step(struct kvl_jinja_run *r, uint64_t n);
 /* -x, which the least number has not. */
@@ -249,19 +269,25 @@ struct jin_val jin_item(struct kvl_jinja_run *r, struct jin_val v, struct jin_va
 void jin_bind(struct kvl_jinja_run *r, const char *name,
               struct jin_val v); /* in the innermost scope */
 struct jin_env *jin_scope(struct kvl_jinja_run *r, struct jin_env *up);
-struct jin_val jin_macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a);
 struct jin_val jin_call(struct kvl_jinja_run *r, struct jin_val f, struct jin_args a);
 struct jin_val jin_filter(struct kvl_jinja_run *r, const char *name, struct jin_args a);
 bool jin_test(struct kvl_jinja_run *r, const char *name, struct jin_args a);
 bool jin_has_method(struct jin_val v, const char *name);
 struct jin_val jin_str_method(struct kvl_jinja_run *r, const char *name, struct jin_args a);
 struct jin_val jin_json(struct kvl_jinja_run *r, struct jin_args a);
-/* Argument `i` (0 is the value itself) or that of the name; undefined: not given. */
-struct jin_val jin_arg(const struct jin_args *a, size_t i, const char *name);
+/* The arguments in the order of `names`, which are those of Python behind the value itself: "?name" may be left out,
+ * and is undefined then; "!name" is not known here; a digit stands for one without a name. */
+struct jin_args jin_ordered(struct kvl_jinja_run *r, const char *what, const char *names,
+                            struct jin_args a);
 struct jin_val jin_strip(struct kvl_jinja_run *r, struct jin_val text, struct jin_val chars,
                          bool left, bool right);
 struct jin_val jin_replace(struct kvl_jinja_run *r, struct jin_val text, struct jin_val from,
                            struct jin_val to, int64_t most);
 struct jin_val jin_cased(struct kvl_jinja_run *r, struct jin_val text, char how);
+/* The arguments from `from` on, with `v` before them. */
+struct jin_args jin_before(struct kvl_jinja_run *r, struct jin_val v, const struct jin_args *a,
+                           size_t from);
+/* The row, of the kind given. */
+struct jin_val jin_row_of(struct jin_val list, enum jin_row row);
 
 #endif

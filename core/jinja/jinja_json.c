@@ -1,8 +1,8 @@
 /* The filter tojson, as transformers has it: Python's json.dumps with ensure_ascii off. */
 #include "jinja_impl.h"
 
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct json {
     struct jin_out o;
@@ -63,6 +63,8 @@ static void json_items(struct kvl_jinja_run *r, struct json *j, struct jin_val v
     for (size_t i = 0; i < n && r->rc == KVL_OK; i++) {
         if (i) jin_add(r, &j->o, j->comma.s);
         json_line(r, j, depth + 1);
+        if (dict && v.d->key[at[i]].type != JIN_STR)
+            jin_fail(r, "tojson of keys that are no texts is not known here");
         if (dict) {
             json_text(r, j, jin_to_str(r, v.d->key[at[i]]).s);
             jin_add(r, &j->o, j->colon.s);
@@ -80,28 +82,38 @@ static void json_value(struct kvl_jinja_run *r, struct json *j, struct jin_val v
     switch (v.type) {
     case JIN_NONE: jin_adds(r, &j->o, "null"); break;
     case JIN_BOOL: jin_adds(r, &j->o, v.b ? "true" : "false"); break;
-    case JIN_INT:
-    case JIN_FLOAT: jin_add(r, &j->o, jin_to_str(r, v).s); break;
+    case JIN_FLOAT:
+        if (!isfinite(v.f)) jin_fail(r, "tojson of such a number is not known here");
+        jin_add(r, &j->o, jin_to_str(r, v).s);
+        break;
+    case JIN_INT: jin_add(r, &j->o, jin_to_str(r, v).s); break;
     case JIN_STR: json_text(r, j, v.s); break;
-    case JIN_LIST:
-    case JIN_DICT: json_items(r, j, v, depth); break;
-    default: jin_fail(r, "%s is not JSON serializable", jin_type_name(v));
+    default:
+        if (!jin_plain(v) && !jin_is_dict(v))
+            jin_fail(r, "%s is not JSON serializable", jin_type_name(v));
+        else
+            json_items(r, j, v, depth);
     }
 }
 
 struct jin_val jin_json(struct kvl_jinja_run *r, struct jin_args a)
 {
-    struct jin_val indent = jin_arg(&a, 2, "indent"), parts = jin_arg(&a, 3, "separators");
+    struct jin_val indent = a.v[2], parts = a.v[3];
     struct json j = { .indent = indent.type == JIN_INT ? indent.i : -1,
-                      .ascii = jin_true(jin_arg(&a, 1, "ensure_ascii")),
-                      .sort = jin_true(jin_arg(&a, 4, "sort_keys")) };
-    if (a.n > 1 && !a.name[1] && a.v[1].type == JIN_INT) /* Jinja's own order */
+                      .ascii = jin_true(a.v[1]),
+                      .sort = jin_true(a.v[4]) };
+    if (a.v[1].type == JIN_INT) /* Jinja's own order */
         return jin_fail(r, "tojson with an indent that is not named is not known here");
-    if (j.indent > 64) return jin_fail(r, "an indent of more than 64");
+    if (indent.type == JIN_INT ? indent.i < 0 || indent.i > 64
+                               : indent.type != JIN_UNDEFINED && indent.type != JIN_NONE)
+        return jin_fail(r, "such an indent is not known here");
+    bool two = jin_plain(parts) && parts.l->n == 2 && parts.l->v[0].type == JIN_STR &&
+               parts.l->v[1].type == JIN_STR;
+    if (!two && parts.type != JIN_UNDEFINED && parts.type != JIN_NONE)
+        return jin_fail(r, "such separators are not known here");
     j.comma = jin_lit(r, j.indent >= 0 ? "," : ", ");
     j.colon = jin_lit(r, ": ");
-    if (parts.type == JIN_LIST && parts.l->n == 2 && parts.l->v[0].type == JIN_STR &&
-        parts.l->v[1].type == JIN_STR) {
+    if (two) {
         j.comma = parts.l->v[0];
         j.colon = parts.l->v[1];
     }

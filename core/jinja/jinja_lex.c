@@ -76,25 +76,6 @@ static int lex_comment(struct jin_lex *x)
 
 /* ---- inside tags ----------------------------------------------------------------------------- */
 
-static void put_utf8(uint32_t c, char *out, size_t *n)
-{
-    if (c < 0x80) {
-        out[(*n)++] = (char)c;
-    } else if (c < 0x800) {
-        out[(*n)++] = (char)(0xc0 | c >> 6);
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-        out[(*n)++] = (char)(0xe0 | c >> 12);
-        out[(*n)++] = (char)(0x80 | (c >> 6 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    } else {
-        out[(*n)++] = (char)(0xf0 | (c >> 18 & 7));
-        out[(*n)++] = (char)(0x80 | (c >> 12 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c >> 6 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    }
-}
-
 /* \xNN, \uNNNN or \UNNNNNNNN at s, which stands on the letter: its bytes, 0 where it is none. */
 static size_t lex_number(const char *s, size_t len, char *out, size_t *n)
 {
@@ -105,7 +86,8 @@ static size_t lex_number(const char *s, size_t len, char *out, size_t *n)
         if (!isxdigit((unsigned char)s[i])) return 0;
         c = c << 4 | (uint32_t)(isdigit((unsigned char)s[i]) ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
     }
-    put_utf8(c, out, n);
+    if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0;
+    *n += kvl_utf8_put(c, out + *n);
     return digits + 1;
 }
 
@@ -123,9 +105,11 @@ static int lex_string(struct jin_lex *x, const char *s, size_t len)
         }
         const char *at = strchr(from, s[i + 1]);
         size_t used = lex_number(s + i + 1, len - i - 1, out, &n);
-        if (s[i + 1] == 'N' || (isdigit((unsigned char)s[i + 1]) && s[i + 1] != '0'))
-            return kvl_fail(x->err, KVL_EMODEL, "line %d: \\%c in a text is not known", x->line,
-                            s[i + 1]);
+        /* Python knows names, numbers of eight, and bytes that are none; a digit behind \0 is one of eight, too. */
+        if ((!used && strchr("NxuU123456789", s[i + 1])) || (unsigned char)s[i + 1] >= 0x80 ||
+            (s[i + 1] == '0' && i + 2 < len && isdigit((unsigned char)s[i + 2])))
+            return kvl_fail(x->err, KVL_EMODEL, "line %d: such a \\ in a text is not known here",
+                            x->line);
         if (used)
             i += used;
         else if (s[++i] == '\n')
@@ -156,12 +140,14 @@ static int lex_digits(struct jin_lex *x)
 {
     size_t end = x->at;
     bool whole = true;
-    while (end < x->len && (isdigit((unsigned char)x->text[end]) || x->text[end] == '_')) end++;
+    while (end < x->len && isdigit((unsigned char)x->text[end])) end++;
+    bool zeros = x->text[x->at] == '0' && end > x->at + 1;
     if (end + 1 < x->len && x->text[end] == '.' && isdigit((unsigned char)x->text[end + 1])) {
         whole = false;
         for (end++; end < x->len && isdigit((unsigned char)x->text[end]);) end++;
     }
-    if (end < x->len && (isalpha((unsigned char)x->text[end]) || end - x->at > 18))
+    if (zeros || end - x->at > 18 ||
+        (end < x->len && (isalpha((unsigned char)x->text[end]) || x->text[end] == '_')))
         return kvl_fail(x->err, KVL_EMODEL, "line %d: a number that is not known here", x->line);
     KVL_TRY(lex_push(x, whole ? TK_INT : TK_FLOAT, x->text + x->at, end - x->at));
     lex_skip(x, end - x->at);

@@ -43,7 +43,9 @@ static struct jin_node *for_block(struct jin_parse *p)
     if (jin_take(p, TK_NAME, "if")) n->c = jin_expression(p);
     if (jin_is(p, TK_NAME, "recursive")) return jin_refuse(p, "recursive is not known here");
     end_block(p);
+    p->loops++;
     n->body = statements(p, ends);
+    p->loops--;
     if (take_block(p, "else")) {
         end_block(p);
         n->other = statements(p, last);
@@ -59,7 +61,7 @@ static struct jin_node *if_block(struct jin_parse *p)
                                                                                            NULL };
     struct jin_node *first = jin_new(p, N_IF), *n = first;
     for (;;) {
-        n->a = jin_expression(p);
+        n->a = jin_tuple(p, false);
         end_block(p);
         n->body = statements(p, ends);
         if (p->rc != KVL_OK || !take_block(p, "elif")) break;
@@ -91,6 +93,16 @@ static struct jin_node *set_block(struct jin_parse *p)
     return n;
 }
 
+/* Statements that no break or continue leaves. */
+static struct jin_node *apart(struct jin_parse *p, const char *const *ends)
+{
+    int loops = p->loops;
+    p->loops = 0;
+    struct jin_node *body = statements(p, ends);
+    p->loops = loops;
+    return body;
+}
+
 static struct jin_node *macro_block(struct jin_parse *p)
 {
     static const char *const ends[] = { "endmacro", NULL };
@@ -103,26 +115,25 @@ static struct jin_node *macro_block(struct jin_parse *p)
         if (!jin_is(p, TK_OP, ")")) jin_want(p, TK_OP, ",");
     }
     end_block(p);
-    n->body = statements(p, ends);
+    n->body = apart(p, ends);
     close_block(p, "endmacro");
     return n;
 }
 
-/* What training marks as the model's own says nothing here. */
+/* What training marks as the model's own says nothing here; it is a scope. */
 static struct jin_node *generation_block(struct jin_parse *p)
 {
     static const char *const ends[] = { "endgeneration", NULL };
-    struct jin_node *n = jin_new(p, N_IF);
-    n->a = jin_new(p, N_CONST);
-    n->a->val = jin_bool(true);
+    struct jin_node *n = jin_new(p, N_GENERATION);
     end_block(p);
-    n->body = statements(p, ends);
+    n->body = apart(p, ends);
     close_block(p, "endgeneration");
     return n;
 }
 
-static struct jin_node *word_block(struct jin_parse *p, enum jin_kind kind)
+static struct jin_node *jump_block(struct jin_parse *p, enum jin_kind kind)
 {
+    if (p->loops == 0) jin_refuse(p, "break or continue outside a loop");
     struct jin_node *n = jin_new(p, kind);
     end_block(p);
     return n;
@@ -135,8 +146,8 @@ static struct jin_node *block(struct jin_parse *p)
     if (take_block(p, "set")) return set_block(p);
     if (take_block(p, "macro")) return macro_block(p);
     if (take_block(p, "generation")) return generation_block(p);
-    if (take_block(p, "break")) return word_block(p, N_BREAK);
-    if (take_block(p, "continue")) return word_block(p, N_CONTINUE);
+    if (take_block(p, "break")) return jump_block(p, N_BREAK);
+    if (take_block(p, "continue")) return jump_block(p, N_CONTINUE);
     const struct jin_tok *t = p->tok + 1;
     return jin_refuse(p, "{%% %.*s %%} is not known here", (int)KVL_MIN(t->len, (size_t)32), t->s);
 }
@@ -157,6 +168,9 @@ static struct jin_node *print(struct jin_parse *p)
     struct jin_node *n = jin_new(p, N_PRINT);
     p->tok++;
     n->a = jin_tuple(p, true);
+    if (p->rc == KVL_OK && n->a->kind == N_FILTER && n->a->n == 0 &&
+        strcmp(n->a->name, "safe") == 0)
+        n->a = n->a->a;
     jin_want(p, TK_VAR_END, "}}");
     return n;
 }

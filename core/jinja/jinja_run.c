@@ -46,7 +46,7 @@ static void assign(struct kvl_jinja_run *r, const struct jin_node *to, struct ji
         jin_bind(r, to->name, v);
     } else if (to->kind == N_ATTR) {
         struct jin_val space = jin_eval(r, to->a);
-        if (r->rc == KVL_OK && (space.type != JIN_DICT || !space.d->space))
+        if (r->rc == KVL_OK && (space.type != JIN_DICT || space.d->space != SPACE_NAMES))
             jin_fail(r, "cannot assign attribute on non-namespace object");
         jin_put(r, space, to->name, v);
     } else {
@@ -75,6 +75,7 @@ static struct jin_val printed(struct kvl_jinja_run *r, const struct jin_node *bo
     r->out = &o.s;
     r->mark = &o.mark;
     run_block(r, body);
+    if (r->jump != JUMP_NONE) jin_fail(r, "break or continue in a set block is not known here");
     r->out = out;
     r->mark = mark;
     return jin_made(r, &o);
@@ -97,6 +98,7 @@ static struct jin_val loop_value(struct kvl_jinja_run *r, const struct jin_list 
     jin_put(r, loop, "depth0", jin_int(0));
     jin_put(r, loop, "previtem", i ? l->v[i - 1] : none);
     jin_put(r, loop, "nextitem", i + 1 < l->n ? l->v[i + 1] : none);
+    if (r->rc == KVL_OK) loop.d->space = SPACE_LOOP;
     return loop;
 }
 
@@ -143,7 +145,7 @@ static void define(struct kvl_jinja_run *r, const struct jin_node *n)
     jin_bind(r, n->name, (struct jin_val){ JIN_CALL, { .c = c } });
 }
 
-struct jin_val jin_macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a)
+static struct jin_val macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a)
 {
     const struct jin_node *m = c->macro;
     struct jin_env *env = r->env, *inside = jin_scope(r, c->env);
@@ -168,6 +170,18 @@ struct jin_val jin_macro(struct kvl_jinja_run *r, const struct jin_call *c, stru
 
 /* ---- statements ------------------------------------------------------------------------------ */
 
+/* A block whose names are its own; what it prints, or printed already. */
+static struct jin_val in_scope(struct kvl_jinja_run *r, const struct jin_node *body, bool as_text)
+{
+    struct jin_env *env = r->env;
+    struct jin_val v = { 0 };
+    r->env = jin_scope(r, env);
+    if (r->env && as_text) v = printed(r, body);
+    if (r->env && !as_text) run_block(r, body);
+    r->env = env;
+    return v;
+}
+
 static void run_one(struct kvl_jinja_run *r, const struct jin_node *n)
 {
     r->line = n->line;
@@ -177,16 +191,8 @@ static void run_one(struct kvl_jinja_run *r, const struct jin_node *n)
     case N_FOR: run_for(r, n); break;
     case N_IF: run_block(r, jin_true(jin_eval(r, n->a)) ? n->body : n->other); break;
     case N_SET: assign(r, n->a, jin_eval(r, n->b)); break;
-    case N_SET_BLOCK: {
-        struct jin_env *env = r->env;
-        if ((r->env = jin_scope(r, env))) {
-            struct jin_val v = printed(r, n->body);
-            r->env = env;
-            assign(r, n->a, v);
-        }
-        r->env = env;
-        break;
-    }
+    case N_SET_BLOCK: assign(r, n->a, in_scope(r, n->body, true)); break;
+    case N_GENERATION: in_scope(r, n->body, false); break;
     case N_MACRO: define(r, n); break;
     case N_BREAK: r->jump = JUMP_BREAK; break;
     case N_CONTINUE: r->jump = JUMP_CONTINUE; break;
@@ -211,6 +217,7 @@ int kvl_jinja_open(const struct kvl_jinja *t, size_t bytes, struct kvl_jinja_run
     struct kvl_jinja_run *r = kvl_alloc(1, sizeof *r);
     if (!r) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
     r->t = t;
+    r->macro = macro;
     r->err = err;
     r->arena.most = FIXED + TIMES * bytes;
     r->env = r->top = jin_scope(r, NULL);

@@ -232,10 +232,36 @@ bool jin_true(struct jin_val v)
     case JIN_INT: return v.i != 0;
     case JIN_FLOAT: return v.f != 0.0;
     case JIN_STR: return v.s->len > 0;
-    case JIN_LIST: return v.l->n > 0;
+    case JIN_LIST: return v.l->row == ROW_ONCE || v.l->n > 0;
     case JIN_DICT: return v.d->space || v.d->n > 0;
     default: return true;
     }
+}
+
+bool jin_plain(struct jin_val v)
+{
+    return v.type == JIN_LIST && (v.l->row == ROW_LIST || v.l->row == ROW_TUPLE);
+}
+
+bool jin_is_dict(struct jin_val v)
+{
+    return v.type == JIN_DICT && !v.d->space;
+}
+
+struct jin_val jin_row_of(struct jin_val list, enum jin_row row)
+{
+    if (list.type == JIN_LIST) list.l->row = row;
+    return list;
+}
+
+bool jin_hashable(struct kvl_jinja_run *r, struct jin_val v)
+{
+    bool can = v.type != JIN_DICT && (v.type != JIN_LIST || v.l->row == ROW_TUPLE);
+    if (!jin_step(r, 1)) return false;
+    if (!can) jin_fail(r, "unhashable type: '%s'", jin_type_name(v));
+    for (size_t i = 0; can && v.type == JIN_LIST && i < v.l->n; i++)
+        can = jin_hashable(r, v.l->v[i]);
+    return can;
 }
 
 static bool is_number(struct jin_val v)
@@ -243,15 +269,15 @@ static bool is_number(struct jin_val v)
     return v.type == JIN_BOOL || v.type == JIN_INT || v.type == JIN_FLOAT;
 }
 
-static double as_double(struct jin_val v)
+/* Holds every int and every double. */
+static long double exactly(struct jin_val v)
 {
-    return v.type == JIN_BOOL ? (double)v.b : v.type == JIN_INT ? (double)v.i : v.f;
+    return v.type == JIN_BOOL ? v.b : v.type == JIN_INT ? (long double)v.i : (long double)v.f;
 }
 
 static int by_number(struct jin_val a, struct jin_val b)
 {
-    if (a.type == JIN_INT && b.type == JIN_INT) return (a.i > b.i) - (a.i < b.i);
-    double x = as_double(a), y = as_double(b);
+    long double x = exactly(a), y = exactly(b);
     return (x > y) - (x < y);
 }
 
@@ -284,12 +310,13 @@ static bool equal_values(struct kvl_jinja_run *r, struct jin_val a, struct jin_v
     switch (a.type) {
     case JIN_STR: return a.s->len == b.s->len && memcmp(a.s->s, b.s->s, a.s->len) == 0;
     case JIN_LIST:
-        if (a.l->n != b.l->n || a.l->tuple != b.l->tuple) return false;
+        if (!jin_plain(a) || !jin_plain(b)) jin_fail(r, "such rows are not compared here");
+        if (a.l->n != b.l->n || a.l->row != b.l->row) return false;
         for (size_t i = 0; i < a.l->n; i++)
             if (!jin_equal(r, a.l->v[i], b.l->v[i])) return false;
         return true;
     case JIN_DICT: return a.d == b.d || (!a.d->space && !b.d->space && same_dict(r, a.d, b.d));
-    case JIN_CALL: return a.c == b.c;
+    case JIN_CALL: jin_fail(r, "functions are not compared here"); return false;
     default: return true;
     }
 }
@@ -323,32 +350,34 @@ bool jin_in(struct kvl_jinja_run *r, struct jin_val x, struct jin_val in)
 {
     if (in.type == JIN_STR && x.type == JIN_STR)
         return x.s->len == 0 || memmem(in.s->s, in.s->len, x.s->s, x.s->len);
-    if (in.type == JIN_DICT) return jin_find(r, in.d, x);
-    if (in.type == JIN_LIST)
-        for (size_t i = 0; i < in.l->n; i++)
-            if (jin_equal(r, in.l->v[i], x)) return true;
-    if (in.type != JIN_LIST && in.type != JIN_UNDEFINED)
+    if (jin_is_dict(in)) return jin_hashable(r, x) && jin_find(r, in.d, x);
+    bool row = in.type == JIN_LIST && in.l->row != ROW_ONCE;
+    if (row && in.l->row == ROW_VIEW && !jin_hashable(r, x)) return false;
+    for (size_t i = 0; row && i < in.l->n; i++)
+        if (jin_equal(r, in.l->v[i], x)) return true;
+    if (!row && in.type != JIN_UNDEFINED)
         jin_fail(r, "%s in %s", jin_type_name(x), jin_type_name(in));
     return false;
 }
 
 int64_t jin_length(struct kvl_jinja_run *r, struct jin_val v)
 {
-    switch (v.type) {
-    case JIN_UNDEFINED: return 0;
-    case JIN_STR: return (int64_t)jin_chars(v.s);
-    case JIN_LIST: return (int64_t)v.l->n;
-    case JIN_DICT: return (int64_t)v.d->n;
-    default: jin_fail(r, "%s has no length", jin_type_name(v)); return 0;
-    }
+    if (v.type == JIN_UNDEFINED) return 0;
+    if (v.type == JIN_STR) return (int64_t)jin_chars(v.s);
+    if (v.type == JIN_LIST && v.l->row != ROW_ONCE) return (int64_t)v.l->n;
+    if (jin_is_dict(v)) return (int64_t)v.d->n;
+    jin_fail(r, "%s has no length", jin_type_name(v));
+    return 0;
 }
 
 struct jin_val jin_to_list(struct kvl_jinja_run *r, struct jin_val v)
 {
     struct jin_val out = jin_list(r);
-    if (v.type == JIN_LIST)
+    if (v.type == JIN_LIST && v.l->used) return jin_fail(r, "a row is gone through a second time");
+    if (v.type == JIN_LIST) {
+        v.l->used = v.l->row == ROW_ONCE;
         for (size_t i = 0; i < v.l->n && r->rc == KVL_OK; i++) jin_push(r, out, v.l->v[i]);
-    else if (v.type == JIN_DICT)
+    } else if (jin_is_dict(v))
         for (size_t i = 0; i < v.d->n && r->rc == KVL_OK; i++) jin_push(r, out, v.d->key[i]);
     else if (v.type == JIN_STR)
         for (size_t at = 0, n; at < v.s->len && r->rc == KVL_OK; at += n) {
@@ -362,7 +391,6 @@ struct jin_val jin_to_list(struct kvl_jinja_run *r, struct jin_val v)
 
 /* ---- as text --------------------------------------------------------------------------------- */
 
-/* The shortest digits that mean the same number. */
 /* As Python: the fewest digits that tell it, with an exponent below 1e-4 and from 1e16 on. */
 static void float_text(double f, char out[40])
 {
@@ -386,6 +414,8 @@ static void repr_str(struct kvl_jinja_run *r, const struct jin_str *s, struct ji
         char code[8] = { '\\', (char)c };
         if (c == '\n' || c == '\r' || c == '\t')
             code[1] = c == '\n' ? 'n' : c == '\r' ? 'r' : 't';
+        else if (c >= 0x80)
+            jin_fail(r, "a list or dict with other letters than ASCII, as text, is not known here");
         else if (c < 0x20 || c == 0x7f)
             snprintf(code, sizeof code, "\\x%02x", c);
         else if (c != '\\' && c != (unsigned char)*quote) {
@@ -402,7 +432,7 @@ static void repr_str(struct kvl_jinja_run *r, const struct jin_str *s, struct ji
 static void repr_items(struct kvl_jinja_run *r, struct jin_val v, struct jin_out *o)
 {
     size_t n = v.type == JIN_LIST ? v.l->n : v.d->n;
-    const char *open = v.type == JIN_DICT ? "{" : v.l->tuple ? "(" : "[";
+    const char *open = v.type == JIN_DICT ? "{" : v.l->row == ROW_TUPLE ? "(" : "[";
     jin_adds(r, o, open);
     for (size_t i = 0; i < n && r->rc == KVL_OK; i++) {
         if (i) jin_adds(r, o, ", ");
@@ -420,7 +450,7 @@ void jin_repr(struct kvl_jinja_run *r, struct jin_val v, struct jin_out *o)
 {
     if (++r->depth > JIN_DEPTH) jin_fail(r, "values nested deeper than %d", JIN_DEPTH);
     if (r->rc == KVL_OK) {
-        if (v.type == JIN_LIST || (v.type == JIN_DICT && !v.d->space))
+        if (jin_plain(v) || jin_is_dict(v))
             repr_items(r, v, o);
         else if (v.type == JIN_STR)
             repr_str(r, v.s, o);
@@ -442,8 +472,9 @@ struct jin_val jin_to_str(struct kvl_jinja_run *r, struct jin_val v)
     if (v.type == JIN_BOOL) strcpy(text, v.b ? "True" : "False");
     if (v.type == JIN_INT) snprintf(text, sizeof text, "%" PRId64, v.i);
     if (v.type == JIN_FLOAT) float_text(v.f, text);
-    if (v.type == JIN_CALL || (v.type == JIN_DICT && v.d->space))
-        jin_fail(r, "a function or namespace as text");
+    if (v.type == JIN_CALL || (v.type == JIN_LIST && !jin_plain(v)) ||
+        (v.type == JIN_DICT && v.d->space))
+        jin_fail(r, "a function, namespace or such a row as text");
     if (v.type == JIN_LIST || v.type == JIN_DICT) {
         jin_repr(r, v, &o);
         v = jin_made(r, &o);

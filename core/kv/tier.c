@@ -6,6 +6,8 @@
 
 /* ---- lifecycle ----------------------------------------------------------------------- */
 
+/* Units begin at the origin and go on without a gap, so the first host position is the first unit that does not begin
+ * among those that the device keeps. */
 int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
                     struct kvl_tier **out, struct kvl_err *err)
 {
@@ -162,6 +164,17 @@ static int lane_fork(struct kvl_tier *t, const struct kvl_tier_lane *from, struc
     return rows_fork(t, &from->stage, &to->stage);
 }
 
+int kvl_tier_await(struct kvl_tier *t)
+{
+    if (!t->copying) return KVL_OK;
+    t->copying = false;
+    t->n_sends = 0;
+    return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
+}
+
+/* A fork has places of its own: cached copies are part of what a step finds, and two sessions that shared them would
+ * count each other's hits.  Copies that are still under way on the copy stream must have landed before they are copied
+ * again. */
 int kvl_tier_fork(const struct kvl_tier *from, struct kvl_tier **out)
 {
     struct kvl_tier *t;
@@ -224,6 +237,8 @@ static int age_lane(struct kvl_tier *t, const struct kvl_tier_lane *a, struct kv
     return kvl_table_move(t->store, table, first, end, &t->store->host, NULL);
 }
 
+/* Blocks are counted as moved when their positions age, whether or not they share a block with younger ones: bytes
+ * are those of the policy's plan, not of the layout. */
 int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t n_pos)
 {
     const struct kvl_layout *l = &t->store->layout;
@@ -355,6 +370,9 @@ int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)
     return t->store->device ? view_send(t, lane) : KVL_OK;
 }
 
+/* In the view, places of the cache come first, then those of staging, then the sequence's own blocks with the host's cut
+ * out: below `first` and from `end` on slots are only shifted, in between they are where the unit's copy lies.  Runs that
+ * meet are joined, since attention takes runs. */
 int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos,
                      int32_t slot, int32_t n, struct kvl_run *out, int32_t m)
 {

@@ -29,6 +29,9 @@ bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t 
     return true;
 }
 
+/* What is here already is a hit of the request that names it; of a guess it is none, since nothing reads it yet.  Both
+ * renew the stamp: a unit of this clock is no victim of the units that come beside it.  A unit that is not here is
+ * marked as wanted, so that a list that names it twice brings it once. */
 static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
 {
     int32_t place = a->place[unit];
@@ -205,14 +208,6 @@ int kvl_tier_send(struct kvl_tier *t)
         &(struct kvl_kv_move_args){ .layout = &t->store->layout, .move = t->gather, .n_moves = n });
 }
 
-int kvl_tier_await(struct kvl_tier *t)
-{
-    if (!t->copying) return KVL_OK;
-    t->copying = false;
-    t->n_sends = 0;
-    return t->store->device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN);
-}
-
 static int gather_room(struct kvl_tier *t)
 {
     void *gather = t->gather;
@@ -299,6 +294,7 @@ static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane
     return KVL_OK;
 }
 
+/* A guess leaves its mark on the place (`ahead`) until the lane's next request says whether it was right. */
 static int bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
                       int32_t place)
 {
@@ -322,6 +318,9 @@ static int bring_unit(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lan
 
 /* ---- fetching ------------------------------------------------------------------------------- */
 
+/* All of a request is wanted before its first unit is fetched: only then is it known which places of the cache the
+ * request itself does not need.  A gather costs some microseconds however little it moves: what is little waits for
+ * the lanes that follow, up to a bound that doubles with every send. */
 int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, int32_t kv_head,
                    int32_t *n_units)
 {

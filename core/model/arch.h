@@ -16,8 +16,7 @@ struct kvl_str;
 
 /* Fields that are not named in a row are zero, which means "as llama". */
 struct kvl_arch {
-    const char *name;    /* general.architecture of a GGUF file */
-    const char *hf_name; /* architectures[0] of a Hugging Face folder; several with '|' between */
+    const char *name; /* general.architecture of a GGUF file */
     /* which elements of a head turn together: in a GGUF file, in such a folder */
     enum kvl_rope_style rope, hf_rope;
     /* attention */

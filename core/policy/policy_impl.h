@@ -154,8 +154,8 @@ int kvl_asked_query(const struct kvl_pctx *ctx, int32_t back, float *q);
 int kvl_asked_moments(const struct kvl_pctx *ctx, const float **mean, const float **cov,
                       int32_t *n);
 
-/* What an observer may be asked for now, by policies that planned it. */
-/* Makes the policy's number of a layer the model's, which the others take. */
+/* What an observer may be asked for now, by policies that planned it.  The first makes the policy's number of a layer the
+ * model's, which the others take. */
 int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer);
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer);
 int kvl_obs_check_window(const struct kvl_pctx *ctx, int32_t layer, int32_t window);
@@ -284,6 +284,9 @@ struct kvl_resolve {
 
 /* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
 
+struct kvl_head;
+struct kvl_items;
+
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 /* The same, and what attention reads of them is brought to the device. */
 bool kvl_fetches(const struct kvl_session *s, int32_t layer);
@@ -298,6 +301,13 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
 void kvl_host_count(struct kvl_session *s);
 /* Counts bytes on the device and on the host. */
 void kvl_offload_account(struct kvl_session *s);
+/* Of a head in a layer of the host tier (items.h).  What the head reads comes to the device; then, for
+ * each list, runs of the lane's view there, in the order of the list; behind the last head, attention waits
+ * for what came. */
+int kvl_offload_request(const struct kvl_head *h);
+int kvl_offload_await(const struct kvl_head *h);
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+                     const struct kvl_run **runs, int32_t *n_runs);
 
 /* ---- evict.c -------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,8 @@
 /* A needle in texts of the user's. */
 #include "haystack.h"
 
+#include "kvl/utf8.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -96,8 +98,7 @@ static int haystack_take(const struct kvl_haystack *h, const struct kvl_tokenize
         want += want / 2;
     }
     if (rc == KVL_OK) out->len = n > 0 ? all.begin[n] : 0;
-    while (rc == KVL_OK && out->len > 0 && ((unsigned char)out->data[out->len] & 0xc0) == 0x80)
-        out->len--;
+    while (rc == KVL_OK && out->len > 0 && kvl_utf8_inside(out->data[out->len])) out->len--;
     kvl_tokens_free(&all);
     return rc == KVL_ENOMEM ? kvl_fail(err, rc, "out of memory for texts") : rc;
 }
@@ -111,7 +112,7 @@ static int needle_place(const struct kvl_needle *needle, const struct kvl_tokeni
     int32_t i = (int32_t)(all.n * needle->depth);
     size_t at = i < all.n ? all.begin[i] : hay->len;
     kvl_tokens_free(&all);
-    while (at > 0 && at < hay->len && ((unsigned char)hay->data[at] & 0xc0) == 0x80) at--;
+    while (at > 0 && at < hay->len && kvl_utf8_inside(hay->data[at])) at--;
     if (needle->sentence && needle->depth < 1.0)
         while (at > 0 && hay->data[at - 1] != '.') at--;
     *out = at;

@@ -1,9 +1,14 @@
-/* What Python's str knows of code points: upper and lower case, words, digits.  The tables are letter_tables.py's. */
+/* Code points, and what Python's str knows of them: upper and lower case, words, digits.  The tables are
+ * letter_tables.py's. */
 #include "words.h"
+
+#include "kvl/utf8.h"
 
 #include "letter_tables.h"
 
 #include <string.h>
+
+#define NO_TEXT 0x110000u /* + the byte */
 
 #define LETTER_ROW(table, c)                                                                       \
     letter_row(table[0], sizeof table / sizeof table[0], sizeof table[0] / sizeof table[0][0], (c))
@@ -45,9 +50,11 @@ bool kvl_letter_word(uint32_t c)
     return letter_within(LETTER_ROW(letter_word, c), c);
 }
 
-bool kvl_letter_digit(uint32_t c)
+/* Digits come in tens. */
+int kvl_letter_digit(uint32_t c)
 {
-    return letter_within(LETTER_ROW(letter_digit, c), c);
+    const int32_t *row = LETTER_ROW(letter_digit, c);
+    return letter_within(row, c) ? (int)((c - (uint32_t)row[0]) % 10) : -1;
 }
 
 bool kvl_letter_ignorable(uint32_t c)
@@ -58,6 +65,30 @@ bool kvl_letter_ignorable(uint32_t c)
 bool kvl_letter_cased(uint32_t c)
 {
     return letter_within(LETTER_ROW(letter_cased, c), c);
+}
+
+uint32_t kvl_letter_at(const char *s, size_t n, size_t *bytes)
+{
+    size_t len = kvl_utf8_len(s, n);
+    *bytes = KVL_MAX(len, (size_t)1);
+    return len > 0 ? kvl_utf8_value(s, len) : NO_TEXT + (unsigned char)*s;
+}
+
+int kvl_letter_add(struct kvl_buf *b, uint32_t c)
+{
+    char s[4] = { (char)(c - NO_TEXT) };
+    return kvl_buf_add(b, s, c >= NO_TEXT ? 1 : kvl_utf8_put(c, s));
+}
+
+bool kvl_letter_space(uint32_t c)
+{
+    return kvl_utf8_space(c);
+}
+
+bool kvl_letter_punct(uint32_t c)
+{
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+           (c >= '{' && c <= '~');
 }
 
 static int upper_add(uint32_t c, struct kvl_buf *out)

@@ -25,56 +25,6 @@ size_t kvl_rows_head(const char *prompt)
 
 /* ---- fields -------------------------------------------------------------------------------------- */
 
-static struct kvl_jtext row_path(struct kvl_jtext v, const char *path)
-{
-    char name[64];
-    while (v.n > 0 && *path) {
-        size_t n = strcspn(path, ".");
-        snprintf(name, sizeof name, "%.*s", (int)n, path);
-        struct kvl_jtext item = { 0 };
-        if (kvl_jtext_is_array(v) && n > 0 && strspn(name, "0123456789") == n)
-            item = kvl_jtext_item(v, atoi(name));
-        else
-            item = kvl_jtext_member(v, name);
-        v = item;
-        path += n + (path[n] == '.');
-    }
-    return v;
-}
-
-/* What each question has of its own, so that no other field of that name is meant. */
-static bool row_own(const struct kvl_row *r, const char *path)
-{
-    const char *const own[] = { r->kind->question, r->kind->answers, r->kind->choices };
-    for (size_t i = 0; i < 3; i++)
-        if (own[i] && strcmp(own[i], path) == 0) return true;
-    return false;
-}
-
-struct kvl_jtext kvl_row_field(const struct kvl_row *r, const char *path)
-{
-    struct kvl_jtext v = { 0 };
-    if (!path || !*path) return v;
-    if (r->turn.n > 0) v = row_path(r->turn, path);
-    if (v.n > 0 || (r->turn.n > 0 && row_own(r, path))) return v;
-    return row_path(r->row, path);
-}
-
-int kvl_row_text(const struct kvl_row *r, const char *path, struct kvl_buf *out)
-{
-    struct kvl_jtext v = kvl_row_field(r, path), item;
-    const char *at = v.s;
-    if (kvl_jtext_is_null(v)) return KVL_EINVAL;
-    if (!kvl_jtext_is_array(v)) return kvl_jtext_add(v, out);
-    /* a list as Python prints it */
-    KVL_TRY(kvl_buf_adds(out, "["));
-    for (int32_t i = 0; kvl_jtext_each(v, &at, &item); i++) {
-        if (i) KVL_TRY(kvl_buf_adds(out, ", "));
-        KVL_TRY(kvl_jtext_add(item, out));
-    }
-    return kvl_buf_adds(out, "]");
-}
-
 /* The last place of the first of the marks that is there; n: none is. */
 static size_t row_last(const char *text, size_t n, const char *marks)
 {
@@ -241,12 +191,14 @@ static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *
     if (evidence) p->evidence = kvl_alloc((size_t)p->n, sizeof *p->evidence);
     p->n_evidence = kvl_alloc((size_t)p->n, sizeof *p->n_evidence);
     p->n_prefix = kvl_alloc((size_t)p->n, sizeof *p->n_prefix);
-    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence || !p->n_prefix)
+    p->n_apart = kvl_alloc((size_t)p->n, sizeof *p->n_apart);
+    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence || !p->n_prefix || !p->n_apart)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for questions");
     for (int32_t i = 0; i < p->n; i++) {
         const struct kvl_row *row = &r->item[first + i];
         const char *own = i > 0 && rows_headed(&r->set) ? r->set.later : pattern;
         KVL_TRY(kvl_row_fill(row, own, strlen(own), &p->tail[i], err));
+        p->n_apart[i] = strspn(own, " \n\t");
         KVL_TRY(rows_prefix(row, &p->tail[i], &p->n_prefix[i], err));
         if (evidence) KVL_TRY(rows_evidence(row, &p->evidence[i], &p->n_evidence[i], err));
         if (evidence && r->set.flags & KVL_ROWS_LETTER) p->n_evidence[i] = 1; /* not the letter */
@@ -272,13 +224,17 @@ static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_
 
 /* What stands behind the questions before it, of the same row. */
 static int rows_turn(const struct kvl_file_rows *r, const struct kvl_row *row,
-                     const struct kvl_buf *tail, struct kvl_question *q, struct kvl_err *err)
+                     const struct kvl_buf *tail, size_t n_apart, struct kvl_question *q,
+                     struct kvl_err *err)
 {
-    struct kvl_buf said = { 0 }, later = { 0 };
+    struct kvl_buf said = { 0 }, later = { 0 }, turn = { 0 };
     const char *pattern = r->set.later;
-    if (!r->kind.turns) return KVL_OK;
-    int rc = pattern ? kvl_row_fill(row, pattern, strlen(pattern), &later, err)
-                     : kvl_buf_adds(&later, tail->data);
+    int rc = kvl_buf_adds(&turn, tail->data + n_apart);
+    q->turn = turn.data;
+    if (!r->kind.turns || rc != KVL_OK)
+        return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for a question");
+    rc = pattern ? kvl_row_fill(row, pattern, strlen(pattern), &later, err)
+                 : kvl_buf_adds(&later, tail->data);
     if (rc == KVL_OK && r->kind.typed) rc = kvl_row_said(row, &said);
     q->said = said.data;
     q->later = later.data;
@@ -335,6 +291,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     p.truncate = r->opts->truncate;
     p.as_cut = r->kind.around && p.truncate == KVL_ROWS_MIDDLE;
     p.odd_back = r->kind.odd_back;
+    p.halves = r->kind.halves && p.truncate == KVL_ROWS_MIDDLE;
     if (req->n_questions < 1 || rows_part(r, req, &first, &p.n) != KVL_OK)
         return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none",
                         r->kind.name, req->index, req->n_questions);
@@ -344,7 +301,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
         rc = rows_answer(r, &r->item[first + i], req, &s.question[i], err);
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
-        rc = rows_turn(r, &r->item[first + i], &p.tail[i], &s.question[i], err);
+        rc = rows_turn(r, &r->item[first + i], &p.tail[i], p.n_apart[i], &s.question[i], err);
     kvl_file_prompt_free(&p);
     if (rc == KVL_OK)
         *out = s;

@@ -2,6 +2,8 @@
 #include "rows.h"
 #include "words.h"
 
+#include "kvl/utf8.h"
+
 #include <ctype.h>
 #include <string.h>
 
@@ -36,30 +38,18 @@ static int build_encode(struct build *b)
 
 /* ---- the cut ------------------------------------------------------------------------------------- */
 
-/* Bytes at the end of a text that begin a letter and do not finish it. */
-static size_t letter_begun(const char *s, size_t n)
-{
-    for (size_t k = 1; k <= 3 && k <= n; k++) {
-        unsigned char c = (unsigned char)s[n - k];
-        if ((c & 0xc0) == 0x80) continue;
-        size_t want = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
-        return want > k ? k : 0;
-    }
-    return 0;
-}
-
 /* Cuts bytes [from, to) of the first context out.  A letter that is cut apart becomes U+FFFD at its begin,
  * and one for every byte that is left of its end, as in the text that the scripts make of their tokens. */
 static int cut_text(struct build *b, const struct kvl_buf *whole, size_t from, size_t to)
 {
     static const char none[] = "\xef\xbf\xbd";
     struct kvl_buf *c = &b->p->context;
-    size_t begun = letter_begun(whole->data, from), rest = to;
+    size_t begun = kvl_utf8_begun(whole->data, from), rest = to;
     if (from == to) begun = 0;
     c->len = 0;
     int rc = kvl_buf_add(c, whole->data, from - begun);
     if (rc == KVL_OK && begun) rc = kvl_buf_add(c, none, 3);
-    while (from != to && rest < whole->len && ((unsigned char)whole->data[rest] & 0xc0) == 0x80) {
+    while (from != to && rest < whole->len && kvl_utf8_inside(whole->data[rest])) {
         rest++;
         if (rc == KVL_OK) rc = kvl_buf_add(c, none, 3);
     }
@@ -90,6 +80,18 @@ static int32_t build_room(const struct build *b)
     return b->req->length_tok - (cut ? b->req->after_tok : 0);
 }
 
+/* Bytes that a tokenizer which puts a space before a text takes off a text that begins with token `id`. */
+static int first_space(const struct build *b, int32_t id, size_t *n)
+{
+    struct kvl_buf first = { 0 }, inside = { 0 };
+    int rc = kvl_decode(b->req->tokenizer, &id, 1, true, true, &first, b->err);
+    if (rc == KVL_OK) rc = kvl_decode(b->req->tokenizer, &id, 1, true, false, &inside, b->err);
+    *n = inside.len - KVL_MIN(first.len, inside.len);
+    kvl_buf_free(&first);
+    kvl_buf_free(&inside);
+    return rc;
+}
+
 /* The context loses what its prompt has too much: the tokens between the first and the last half, or the
  * end of the context; what follows the context stays. */
 static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kvl_buf *whole,
@@ -110,8 +112,9 @@ static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kv
                         "context: want more",
                         b->p->name, b->req->length_tok, behind + before);
     back = KVL_MAX(back, behind);
-    size_t to = back > 0 ? t->begin[t->n - back] : whole->len;
-    return cut_text(b, whole, t->begin[front], KVL_MIN(to, whole->len));
+    size_t to = back > 0 ? t->begin[t->n - back] : whole->len, space = 0;
+    if (b->p->halves && back > behind) KVL_TRY(first_space(b, t->id[t->n - back], &space));
+    return cut_text(b, whole, t->begin[front], KVL_MIN(to + space, whole->len));
 }
 
 /* What is left is tokenised again and may then be a few tokens too long, which the scripts let be. */
@@ -158,7 +161,7 @@ static int part_joins(const struct build *b, int32_t token, bool *out)
     struct kvl_tokens rest = { 0 };
     size_t at = t->begin[token];
     *out = false;
-    if (((unsigned char)b->joint.data[at] & 0xc0) == 0x80) return KVL_OK;
+    if (kvl_utf8_inside(b->joint.data[at])) return KVL_OK;
     KVL_TRY(kvl_encode(b->req->tokenizer, b->joint.data + at, b->joint.len - at,
                        KVL_ENCODE_CONTINUE, &rest, b->err));
     *out = rest.n == t->n - token &&
@@ -329,6 +332,7 @@ void kvl_file_prompt_free(struct kvl_file_prompt *p)
     kvl_free(p->evidence);
     kvl_free(p->n_evidence);
     kvl_free(p->n_prefix);
+    kvl_free(p->n_apart);
     kvl_buf_free(&p->context);
     *p = (struct kvl_file_prompt){ 0 };
 }

@@ -17,27 +17,10 @@ static struct kvl_word digits_next(const char *s)
     return (struct kvl_word){ s, strspn(s, "0123456789") };
 }
 
-/* What a letter counts as a digit, of whatever script, as in Python's \d and int(); -1: none. */
-static int digit_of(uint32_t c)
-{
-    static const uint32_t zero[] = {
-        0x30,    0x660,   0x6f0,   0x7c0,   0x966,   0x9e6,   0xa66,   0xae6,   0xb66,   0xbe6,
-        0xc66,   0xce6,   0xd66,   0xde6,   0xe50,   0xed0,   0xf20,   0x1040,  0x1090,  0x17e0,
-        0x1810,  0x1946,  0x19d0,  0x1a80,  0x1a90,  0x1b50,  0x1bb0,  0x1c40,  0x1c50,  0xa620,
-        0xa8d0,  0xa900,  0xa9d0,  0xa9f0,  0xaa50,  0xabf0,  0xff10,  0x104a0, 0x10d30, 0x11066,
-        0x110f0, 0x11136, 0x111d0, 0x112f0, 0x11450, 0x114d0, 0x11650, 0x116c0, 0x11730, 0x118e0,
-        0x11950, 0x11c50, 0x11d50, 0x11da0, 0x16a60, 0x16ac0, 0x16b50, 0x1d7ce, 0x1d7d8, 0x1d7e2,
-        0x1d7ec, 0x1d7f6, 0x1e140, 0x1e2f0, 0x1e950, 0x1fbf0,
-    };
-    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
-        if (c >= zero[i] && c < zero[i] + 10) return (int)(c - zero[i]);
-    return -1;
-}
-
 /* The digit at `s`, *bytes long; -1: none. */
 static int digit_at(const char *s, size_t *bytes)
 {
-    return *s ? digit_of(kvl_letter_at(s, strlen(s), bytes)) : -1;
+    return *s ? kvl_letter_digit(kvl_letter_at(s, strlen(s), bytes)) : -1;
 }
 
 /* Appends the digits at `s` as 0 to 9; returns what is behind them. */
@@ -255,7 +238,7 @@ static int int_read(struct kvl_word w, struct kvl_buf *out, bool *known)
     *known = false;
     KVL_TRY(kvl_buf_adds(out, w.n > 0 && *w.s == '-' ? "-" : ""));
     for (; at < w.n; at += bytes) {
-        int value = digit_of(kvl_letter_at(w.s + at, w.n - at, &bytes));
+        int value = kvl_letter_digit(kvl_letter_at(w.s + at, w.n - at, &bytes));
         bool under = w.s[at] == '_' && digit;
         if (value < 0 && !under) return KVL_OK;
         if (!under) KVL_TRY(kvl_buf_printf(out, "%d", value));

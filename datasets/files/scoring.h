@@ -15,7 +15,7 @@ struct scoring {
     struct kvl_err *err;
 };
 
-/* Without space at both ends. */
+/* Without space at both ends, of whatever kind Unicode has. */
 struct kvl_word kvl_text_strip(const char *s);
 /* A copy without space at both ends in which `marks` are spaces. */
 int kvl_text_clean(const char *s, const char *marks, struct kvl_buf *out);

@@ -1,43 +1,8 @@
-/* Code points and words. */
+/* Words, and texts as the scorers compare them. */
 #include "words.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { NO_TEXT = 0x110000 }; /* + the byte */
-
-/* ---- code points ------------------------------------------------------------------------------- */
-
-uint32_t kvl_letter_at(const char *s, size_t n, size_t *bytes)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const unsigned char *p = (const unsigned char *)s;
-    size_t len = p[0] < 0x80 ? 1 : p[0] >= 0xf0 && p[0] < 0xf8 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    *bytes = 1;
-    if (len == 1) return p[0];
-    if (p[0] < 0xc2 || p[0] >= 0xf8 || len > n) return NO_TEXT + p[0];
-    uint32_t c = p[0] & (0xffu >> (len + 1));
-    for (size_t i = 1; i < len; i++) {
-        if ((p[i] & 0xc0) != 0x80) return NO_TEXT + p[0];
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    if (c < least[len] || c >= NO_TEXT || (c >= 0xd800 && c < 0xe000)) return NO_TEXT + p[0];
-    *bytes = len;
-    return c;
-}
-
-int kvl_letter_add(struct kvl_buf *b, uint32_t c)
-{
-    char s[4];
-    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    if (c >= NO_TEXT || n == 1) {
-        s[0] = (char)(c >= NO_TEXT ? c - NO_TEXT : c);
-        return kvl_buf_add(b, s, 1);
-    }
-    for (size_t i = n; i-- > 1; c >>= 6) s[i] = (char)(0x80 | (c & 0x3f));
-    s[0] = (char)((0xf00u >> n & 0xff) | c);
-    return kvl_buf_add(b, s, n);
-}
 
 int kvl_letters_of(const char *text, size_t len, struct kvl_letters *out)
 {
@@ -52,21 +17,6 @@ int kvl_letters_of(const char *text, size_t len, struct kvl_letters *out)
     *out = (struct kvl_letters){ v, n };
     return KVL_OK;
 }
-
-bool kvl_letter_space(uint32_t c)
-{
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 ||
-           c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-bool kvl_letter_punct(uint32_t c)
-{
-    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
-           (c >= '{' && c <= '~');
-}
-
-/* ---- words ------------------------------------------------------------------------------------ */
 
 int kvl_words_split(const char *text, size_t len, struct kvl_words *out)
 {

@@ -24,8 +24,8 @@ int kvl_letter_add(struct kvl_buf *b, uint32_t point);
 bool kvl_letter_space(uint32_t point);
 bool kvl_letter_word(uint32_t point);
 bool kvl_letter_punct(uint32_t point);
-/* What `\d` matches; the other case of a code point by itself. */
-bool kvl_letter_digit(uint32_t point);
+/* What int() makes of it where `\d` matches it, else -1; the other case of a code point by itself. */
+int kvl_letter_digit(uint32_t point);
 uint32_t kvl_letter_lower(uint32_t point);
 /* Of two cases, or looked past, where a text says whether a sigma ends a word. */
 bool kvl_letter_cased(uint32_t point);

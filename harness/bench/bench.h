@@ -4,8 +4,8 @@
  * other, and ratios are taken round by round: what disturbs a machine for a second disturbs both
  * sides.  A result is the median of the rounds with the smallest and the largest.
  *
- * Parts write lines (bench_emit): printed as they come, as JSON where asked for, and kept for the
- * table of goals.  Progress goes to standard error.
+ * Parts write lines (bench_emit): printed as they come, as JSON where asked for, and kept.  Progress goes to standard
+ * error.  tests/bench/goals makes tables of them, against what was aimed at and what others reach.
  */
 #ifndef KVL_BENCH_H
 #define KVL_BENCH_H
@@ -31,10 +31,8 @@ enum bench_part {
     BENCH_POLICY = 1 << 3,
     BENCH_SWEEP = 1 << 4,
     BENCH_PREFILL = 1 << 5,
-    BENCH_PEER = 1 << 6,
-    BENCH_MILLION = 1 << 7,
-    BENCH_METHODS = 1 << 8,
-    BENCH_GPU = 1 << 9,
+    BENCH_METHODS = 1 << 6,
+    BENCH_GPU = 1 << 7,
     BENCH_DEFAULT =
         BENCH_MACHINE | BENCH_OPS | BENCH_TOKEN | BENCH_POLICY | BENCH_SWEEP | BENCH_PREFILL,
 };
@@ -46,6 +44,7 @@ struct bench_list {
 
 struct bench_config {
     uint32_t parts;
+    const char *shape_name, *weight_type;
     const struct bench_shape *shape; /* NULL: `model` is a file of the user */
     enum kvl_wtype weights;
     const char *model;
@@ -53,13 +52,10 @@ struct bench_config {
     int32_t rounds, budget_tok;
     enum kvl_kv_type kv_type;
     const char *policies;  /* "a,b"; NULL = the usual ones */
-    const char *peer;      /* a llama-bench binary; NULL: none */
     const char *device;    /* "cuda", "hybrid"; NULL: the CPU */
-    const char *peer_json; /* what another program measured on that device; NULL: none */
-    int32_t
-        prefill_host_tok; /* of a device: prefill so many tokens to the host, nothing else; or 0 */
-    const char *million;  /* a small model to fill with a million tokens; NULL: none */
-    bool quick;
+    const char *json_path; /* NULL: none */
+    bool quick, kv_given;
+    bool keep_model; /* a generated one stays on the disk until the end */
 };
 
 /* What results are results of; strings are borrowed, weights NULL where the model is a user's file. */
@@ -96,8 +92,8 @@ struct bench {
     struct bench_config config;
     struct kvl_registry *registry;
     struct bench_origin origin;
-    struct json_t *from;             /* lines of earlier runs; NULL: none */
-    struct json_t *peers;            /* an array; NULL: none */
+    /* Another program's figure for what is measured, 0: it has none; NULL: there is no other. */
+    double (*peer)(const struct bench *b, const char *what, const char *variant, int32_t depth);
     const struct kvl_device *device; /* NULL: the CPU */
     struct kvl_model *model;
     char *model_path; /* of the model in use, a temporary file where it was generated */
@@ -112,7 +108,6 @@ struct bench {
 
 /* ---- bench.c -------------------------------------------------------------------------------------- */
 
-const char *bench_kv_name(enum kvl_kv_type type);
 /* Three digits that count, at most three of them behind the point: "1020", "52.3", "0.566". */
 enum { BENCH_DIGITS = 32 };
 void bench_digits(double v, char out[BENCH_DIGITS]);
@@ -175,12 +170,8 @@ int bench_policy_words(struct bench *b, const char *text,
 int bench_sweep(struct bench *b);
 int bench_prefill(struct bench *b);
 int bench_prefill_memory(struct bench *b);
-int bench_peer(struct bench *b);
-int bench_million(struct bench *b);
 /* The same questions of a device that is not the CPU; bench_gpu.h. */
 int bench_gpu(struct bench *b);
-/* Reads the lines of --peer-json. */
-int bench_gpu_peers(struct bench *b, const char *path);
 
 /* ---- bench_session.c ----------------------------------------------------------------------------------- */
 
@@ -220,18 +211,17 @@ int bench_decode_steps(struct bench *b, const struct kvl_session *s, float *logi
 int bench_prefill_time(struct bench *b, struct kvl_engine *engine, const struct kvl_session *s,
                        int32_t n, double *seconds);
 
-/* ---- bench_from.c ------------------------------------------------------------------------------------------ */
+/* ---- bench_run.c ------------------------------------------------------------------------------------------- */
 
-/* Results of an earlier run, from its JSON lines, as if this one had measured them; threads and rounds
- * of the configuration grow by theirs.  KVL_EINVAL: no such lines, or of another machine, build, model,
- * page type or budget than those read before. */
-int bench_from(struct bench *b, const char *path);
-
-/* ---- bench_report.c -------------------------------------------------------------------------------------- */
-
-/* The table of goals, from the lines of this run, as Markdown; path NULL: to standard output. */
-int bench_report(const struct bench *b, const char *path);
-/* bench_figures.c: what that table stands on.  Threads are those of the configuration. */
-void bench_figures(const struct bench *b, FILE *out);
+/* Sets an option by its name without dashes; the text is borrowed.  KVL_EINVAL: not its value. */
+int bench_set(struct bench *b, const char *option, const char *text);
+/* What results are results of: this machine and this build. */
+void bench_origin(struct bench *b);
+/* What was not said, then all that is wanted before the first measurement; what cannot work is said here. */
+int bench_open(struct bench *b);
+int bench_json_open(struct bench *b);
+/* Measures the parts of the configuration. */
+int bench_run(struct bench *b);
+void bench_close(struct bench *b);
 
 #endif

@@ -229,6 +229,11 @@ static int gpu_emit_waits(struct gpu_run *g, int32_t j, int32_t i)
                                        "layers", i, waits, a_layer });
 }
 
+static double gpu_peer(const struct bench *b, const char *what, const char *variant, int32_t depth)
+{
+    return b->peer ? b->peer(b, what, variant, depth) : 0.0;
+}
+
 static int gpu_emit_full(struct gpu_run *g, int32_t i)
 {
     static const struct {
@@ -244,7 +249,7 @@ static int gpu_emit_full(struct gpu_run *g, int32_t i)
     }
     KVL_TRY(gpu_emit(g, &(struct gpu_row){ "attention", "GB/s", NULL, "stream", i, gbs, share }));
     for (size_t k = 0; k < sizeof peer / sizeof peer[0]; k++) {
-        double s = bench_gpu_peer(g->b, "decode attention", peer[k].variant, g->depth.v[i]);
+        double s = gpu_peer(g->b, "decode attention", peer[k].variant, g->depth.v[i]);
         if (s == 0) continue;
         s *= kvl_model_shape(g->b->model)->n_layers;
         for (int32_t r = 0; r < n; r++) share[r] = s / gpu_attend(g, g->n, i, r);
@@ -295,7 +300,7 @@ static int gpu_emit_host(struct gpu_run *g, int32_t j, int32_t i)
 /* What tests/bench/bench_cuda_attn found: sessions do not choose where their blocks lie. */
 static int gpu_emit_pages(struct gpu_run *g, int32_t i)
 {
-    double ratio = bench_gpu_peer(g->b, "random pages", NULL, g->depth.v[i]);
+    double ratio = gpu_peer(g->b, "random pages", NULL, g->depth.v[i]);
     if (ratio == 0) return KVL_OK;
     struct bench_line line = { .part = "gpu",
                                .what = "attention, random pages",
@@ -339,7 +344,7 @@ static int gpu_prefill_rounds(struct gpu_run *g, const struct bench_depths *d, i
     const struct kvl_shape *s = kvl_model_shape(g->b->model);
     int32_t n = g->b->config.rounds, depth = d->depth.v[1];
     double flops = gpu_prefill_flops(s, chunk, depth);
-    double peer = bench_gpu_peer(g->b, "prefill attention", "enable_gqa", depth);
+    double peer = gpu_peer(g->b, "prefill attention", "enable_gqa", depth);
     KVL_TRY(bench_prefill_time(g->b, d->engine, d->at[0], chunk, &warm));
     for (int32_t r = 0; r < n; r++) {
         KVL_TRY(bench_prefill_time(g->b, d->engine, d->at[0], chunk, &shallow));
@@ -406,7 +411,6 @@ static int gpu_all(struct gpu_run *g)
 
 int bench_gpu(struct bench *b)
 {
-    if (b->config.prefill_host_tok > 0) return bench_gpu_host(b);
     struct gpu_run *g = kvl_alloc(1, sizeof *g);
     const struct bench_list *depths = &b->config.depths;
     if (!g) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");

@@ -1,5 +1,4 @@
-/* bench_gpu.h - what the parts of `kvlab bench --device cuda` share: memory to stream, a layer's products,
- * figures of other programs.
+/* bench_gpu.h - what the parts of `kvlab bench --device cuda` share: memory to stream, a layer's products.
  *
  * Everything that is timed is given to the device and waited for (kvl_device.sync) inside its time.
  */
@@ -23,14 +22,5 @@ int bench_gpu_pinned(const struct bench_gpu *g, double *rate);
 /* Streaming, copies and the products of a layer: lines of their own. */
 int bench_gpu_machine(const struct bench_gpu *g);
 int bench_gpu_products(const struct bench_gpu *g);
-
-/* A prefill of --prefill-host tokens: lines of its time and memory. */
-int bench_gpu_host(struct bench *b);
-
-/* Of --peer-json: the best backend's seconds for attention of one layer, or 0: there is none.
- *   what     "decode attention", "prefill attention"
- *   variant  "enable_gqa", "repeat_kv"
- * "random pages" has no variant: a ratio. */
-double bench_gpu_peer(const struct bench *b, const char *what, const char *variant, int32_t depth);
 
 #endif

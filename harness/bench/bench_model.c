@@ -3,6 +3,7 @@
 
 #include "bench_gguf.h"
 #include "kvl/rng.h"
+#include "kvl/utf8.h"
 
 #include <errno.h>
 #include <math.h>
@@ -105,10 +106,7 @@ static void vocab_byte(uint32_t byte, char out[8])
         if (b == byte && !seen) c = spare;
         spare += !seen;
     }
-    if (c < 0x80)
-        snprintf(out, 8, "%c", (char)c);
-    else
-        snprintf(out, 8, "%c%c", (char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f)));
+    out[kvl_utf8_put(c, out)] = '\0';
 }
 
 static void model_vocab(struct bench_gguf *g)

@@ -92,12 +92,16 @@ static const struct argp compare_argp = {
         "row.\v"
         "A row is worse or better when its whole 95 % interval (over contexts; of tokens/s the "
         "spread of the repeats) is so by more than the threshold, and a sign-flip test over "
-        "contexts has p < 0.05: that takes six contexts at least.  Cells compare "
+        "contexts has p < 0.05: that takes six contexts at least.  Speed is faster, slower, the "
+        "same where the interval is "
+        "within the threshold, or unclear where repeats of one cell differ too much to tell.  "
+        "Cells compare "
         "that have the same model file, seed, task, options and version of the task, chat "
         "template, sampling and prompts; what differs is said.  Recall is that of the lanes that "
         "retrieve "
         "(report), which the policy oracle tells: without it there is none.\n"
-        "Exit code: 0 no row is worse, 1 some row is, 2 wrong input or nothing comparable."
+        "Exit code: 0 no row is worse or slower, 1 some row is, 2 wrong input or nothing "
+        "comparable."
 };
 
 static int compare_logs(struct compare_args *a, struct kvl_err *err)

@@ -2,8 +2,8 @@
 #include "args.h"
 #include "build.h"
 #include "cmds.h"
+#include "device_probe.h"
 #include "machine.h"
-#include "probe.h"
 
 #include <stdio.h>
 

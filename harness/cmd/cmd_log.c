@@ -1,6 +1,7 @@
-/* kvlab log: checks a log, or copies what is whole of it. */
+/* kvlab log: checks a log, copies what is whole of it, or makes one of several. */
 #include "args.h"
 #include "cmds.h"
+#include "log_merge.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -14,7 +15,8 @@ struct log_args {
 };
 
 static const struct argp_option log_options[] = {
-    { "out", 'o', "FILE", 0, "repair: the new log (default: LOG with .repaired before .zst)", 0 },
+    { "out", 'o', "FILE", 0,
+      "the new log of merge, and of repair (default there: LOG with .repaired before .zst)", 0 },
     { 0 }
 };
 
@@ -33,9 +35,13 @@ static error_t log_parse(int key, char *arg, struct argp_state *state)
 static const struct argp log_argp = {
     .options = log_options,
     .parser = log_parse,
-    .args_doc = "check LOG...\nrepair LOG",
+    .args_doc = "check LOG...\nrepair LOG\nmerge LOG...",
     .doc = "check reads logs, verifies every group and lists what is damaged or missing; exit code "
-           "5 when anything is.  repair writes the whole groups to a new file; the old one stays."
+           "5 when anything is.  repair writes the whole groups to a new file; the old one stays.  "
+           "merge writes the "
+           "records of whole logs, the shards of a sweep for example, to a new one, without those "
+           "that stand twice; "
+           "the logs stay."
 };
 
 static void log_summary(const struct kvl_log_health *h)
@@ -104,6 +110,41 @@ static int log_repair(const struct log_args *a, struct kvl_err *err)
     return rc;
 }
 
+static void log_print_merged(const char *to, const struct kvl_log_merged *m,
+                             const struct kvl_log_health *h)
+{
+    size_t i;
+    json_t *line;
+    printf("%s: %llu records of %zu runs, from %llu log%s of %llu", to,
+           (unsigned long long)m->n_records, m->n_runs, (unsigned long long)h->n_files,
+           h->n_files == 1 ? "" : "s", (unsigned long long)h->n_records);
+    if (m->n_same) printf("; %llu stood there twice", (unsigned long long)m->n_same);
+    if (m->n_again) printf("; %llu had been answered already", (unsigned long long)m->n_again);
+    putchar('\n');
+    json_array_foreach(m->missing, i, line) puts(json_string_value(line));
+}
+
+static int log_merge(const struct log_args *a, struct kvl_err *err)
+{
+    struct kvl_log_paths paths = { 0 };
+    struct kvl_log_health h = { 0 };
+    struct kvl_log_merged merged;
+    if (!a->out) return kvl_fail(err, KVL_EINVAL, "merge: no new log, want --out FILE");
+    KVL_TRY(kvl_log_paths(a->word + 1, a->n_words - 1, &paths, err));
+    for (size_t i = 0; i < paths.n; i++)
+        if (kvl_log_busy(paths.path[i]))
+            fprintf(stderr, "kvlab: %s: is being written; what comes later is left out\n",
+                    paths.path[i]);
+    int rc = kvl_log_merge(&paths, a->out, &merged, &h, err);
+    if (rc == KVL_OK) {
+        log_print_merged(a->out, &merged, &h);
+        kvl_log_merged_free(&merged);
+    }
+    kvl_log_health_free(&h);
+    kvl_log_paths_free(&paths);
+    return rc;
+}
+
 int cmd_log(int argc, char **argv, struct kvl_err *err)
 {
     struct log_args a = { 0 };
@@ -113,5 +154,6 @@ int cmd_log(int argc, char **argv, struct kvl_err *err)
     const char *verb = a.n_words ? a.word[0] : "";
     if (strcmp(verb, "check") == 0) return log_check(&a, err);
     if (strcmp(verb, "repair") == 0) return log_repair(&a, err);
-    return kvl_fail(err, KVL_EINVAL, "log \"%s\": want check or repair", verb);
+    if (strcmp(verb, "merge") == 0) return log_merge(&a, err);
+    return kvl_fail(err, KVL_EINVAL, "log \"%s\": want check, repair or merge", verb);
 }

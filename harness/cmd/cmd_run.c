@@ -1,8 +1,8 @@
 /* kvlab run: a sweep from flags. */
 #include "cmds.h"
-#include "config_text.h"
 #include "policy_spec.h"
 #include "registry.h"
+#include "settings.h"
 #include "sweep_cmd.h"
 
 #include <stdio.h>
@@ -15,17 +15,6 @@ struct run_command {
     const char *text;               /* as given, or NULL */
 };
 
-/* Flags whose value is a comma list of plain words. */
-static const struct run_flag {
-    int key;
-    const char *name, *path;
-} run_flags[] = {
-    { 0x400, "--length", "lengths" },    { 0x401, "--budget", "budgets" },
-    { 0x402, "--depth", "depths" },      { 0x403, "--protocol", "protocols" },
-    { 0x404, "--contexts", "contexts" }, { 0x405, "--questions", "questions" },
-    { 0x406, "--seed", "seed" },
-};
-
 enum { RUN_KEY_TASK = 't', RUN_KEY_POLICY = 'P', RUN_KEY_TEXT = 0x410 };
 
 static const struct argp_option run_options[] = {
@@ -36,24 +25,12 @@ static const struct argp_option run_options[] = {
       "list what has an = is an option of the name before it: quest:page=16,snapkv",
       0 },
     { "text", RUN_KEY_TEXT, "FILE", 0, "what --task perplexity reads (default: filler text)", 0 },
-    { "length", 0x400, "N[,N...]", 0, "context length in tokens", 0 },
-    { "budget", 0x401, "B[,B...]", 0, "tokens per lane (256), or part of the context (25%)", 0 },
-    { "depth", 0x402, "D[,D...]", 0, "spread (default), or 0 to 1", 0 },
-    { "protocol", 0x403, "NAME[,NAME...]", 0, "default question_in_prefill", 0 },
-    { "contexts", 0x404, "N", 0, "contexts per cell (default 8)", 0 },
-    { "questions", 0x405, "N", 0, "questions per context (default 1)", 0 },
-    { "seed", 0x406, "N", 0, "default 1", 0 },
+#define OPTION(id, name, key, arg, help) { name, KVL_FLAG_##id, arg, 0, help, 0 },
+#define CONTEXT_FLAG                     OPTION
+#define RUN_FLAG                         OPTION
+#include "settings.def"
     { 0 }
 };
-
-static int run_flag(struct run_command *a, int key, const char *text)
-{
-    for (size_t i = 0; i < sizeof run_flags / sizeof run_flags[0]; i++) {
-        if (run_flags[i].key != key) continue;
-        return kvl_sweep_override_words(&a->sweep, run_flags[i].path, run_flags[i].name, text);
-    }
-    return ARGP_ERR_UNKNOWN;
-}
 
 static int run_more(struct run_command *a, struct kvl_buf *list, const char *text)
 {
@@ -78,7 +55,7 @@ static error_t run_parse(int key, char *arg, struct argp_state *state)
         rc = kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want flags only (--task NAME ...)", arg);
         break;
     default:
-        rc = run_flag(a, key, arg);
+        rc = kvl_sweep_flag(&a->sweep, key, arg);
         if (rc == ARGP_ERR_UNKNOWN) return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(&a->base, rc);

@@ -3,6 +3,7 @@
 #include "cmds.h"
 #include "json.h"
 #include "log.h"
+#include "record.h"
 #include "show_prompt.h"
 
 #include <math.h>
@@ -187,19 +188,16 @@ static void show_head(const struct show *s, const json_t *cell)
 
 static void show_kept(const struct show *s)
 {
-    double context = kvl_json_number(s->sample, "context_tok");
-    double all = context + kvl_json_number(s->sample, "question_tok");
-    double attended = kvl_json_number(s->sample, "attended_tok");
-    double dense = kvl_json_number(s->sample, "dense_tok");
-    double held = kvl_json_number(s->sample, "kv_physical_bytes");
-    double recall = kvl_json_number(s->sample, "recall");
+    struct kvl_outcome o = { 0 };
+    kvl_outcome_of(s->sample, &o);
     printf("kept      ");
-    if (!isnan(attended)) printf("a step attends to %.1f tokens per lane", attended);
-    if (!isnan(dense)) printf(" (%.1f in dense layers)", dense);
-    printf(" of a prompt of %.0f", all);
-    if (!isnan(held)) printf("; %.0f bytes of keys and values held", held);
-    if (!isnan(recall)) printf("; %.0f %% of the evidence attended to", 100.0 * recall);
+    if (!isnan(o.attended_tok)) printf("a step attends to %.1f tokens per lane", o.attended_tok);
+    if (!isnan(o.dense_tok)) printf(" (%.1f in dense layers)", o.dense_tok);
+    printf(" of a prompt of %.0f", o.context_tok + kvl_json_number(s->sample, "question_tok"));
+    if (!isnan(o.kv_physical)) printf("; %.0f bytes of keys and values held", o.kv_physical);
+    if (!isnan(o.recall)) printf("; %.0f %% of the evidence attended to", 100.0 * o.recall);
     putchar('\n');
+    kvl_outcome_free(&o);
 }
 
 /* Where in the prompt the evidence is. */
@@ -296,7 +294,8 @@ static int show_sample(const struct show *s)
                            .cell = cell,
                            .sample = s->sample,
                            .registry = s->a->registry,
-                           .model = s->a->model };
+                           .model = s->a->model,
+                           .log = s->a->log };
     int rc = kvl_shown_open(&p, s->err);
     if (rc == KVL_OK) rc = show_all(s, cell, &p);
     kvl_shown_close(&p);

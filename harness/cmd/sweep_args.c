@@ -1,9 +1,10 @@
 /* The flags of a sweep. */
 #include "sweep_cmd.h"
 
-#include "config_text.h"
 #include "jobs.h"
 #include "policy_spec.h"
+#include "settings.h"
+#include "snapshot_folder.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -12,20 +13,20 @@
 
 enum {
     SWEEP_KEY_STALE = 0x280,
-    SWEEP_KEY_CHAT,
     SWEEP_KEY_DRY,
     SWEEP_KEY_CELLS,
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
+    SWEEP_KEY_ONLY,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
     SWEEP_KEY_SET,
     SWEEP_KEY_SHARD,
     SWEEP_KEY_SNAPSHOTS,
+    SWEEP_KEY_SNAPSHOTS_LIMIT,
     SWEEP_KEY_STATS,
     SWEEP_KEY_STRICT,
-    SWEEP_KEY_SYSTEM,
     SWEEP_KEY_TASK_PLUGIN
 };
 
@@ -33,12 +34,8 @@ static const struct argp_option sweep_options[] = {
     { "log", SWEEP_KEY_LOG, "FILE", 0, "where the results go (default out/NAME.jsonl.zst)", 0 },
     { "set", SWEEP_KEY_SET, "KEY=VALUE", 0,
       "a value that replaces the configuration's, as YAML (repeatable)", 0 },
-    { "chat", SWEEP_KEY_CHAT, "NAME", 0,
-      "chat template of the prompts: auto (default: that of the model file, none where it has "
-      "none), "
-      "none, or a name such as chatml",
-      0 },
-    { "system", SWEEP_KEY_SYSTEM, "TEXT", 0, "system text of the chat template", 0 },
+#define SWEEP_FLAG(id, name, key, arg, help) { name, KVL_FLAG_##id, arg, 0, help, 0 },
+#include "settings.def"
     { "dry-run", SWEEP_KEY_DRY, NULL, 0,
       "print the cells that the log lacks, and what memory and time they take; where the log has "
       "no "
@@ -55,9 +52,21 @@ static const struct argp_option sweep_options[] = {
       "(default 24h, where workers answer; with this option they do)",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
-      "run the I-th of N shares, 0 <= I < N (default: the SLURM array's; none: everything)", 0 },
+      "run the I-th of N shares, 0 <= I < N.  auto (default): what KVLAB_SHARD, a Slurm array, "
+      "srun, MPI or a "
+      "Kubernetes job say, where there are several; auto/N: their number, plus KVLAB_SHARD_OFFSET, "
+      "of N; none: "
+      "everything",
+      0 },
+    { "only", SWEEP_KEY_ONLY, "WHAT", 0,
+      "speed or accuracy: the timed cells alone, which want machines of one kind, or the others",
+      0 },
     { "snapshots", SWEEP_KEY_SNAPSHOTS, "DIR", 0,
       "load prefilled contexts from DIR, and save there what it lacks", 0 },
+    { "snapshots-limit", SWEEP_KEY_SNAPSHOTS_LIMIT, "SIZE", 0,
+      "bytes that DIR may hold (500M, 200G): what was used longest ago gives way (default: no "
+      "limit)",
+      0 },
     { "accept-stale", SWEEP_KEY_STALE, NULL, 0,
       "keep cells that other code answered, marked in tables", 0 },
     { "retry", SWEEP_KEY_RETRY, NULL, 0, "run again what failed", 0 },
@@ -141,6 +150,15 @@ static int sweep_limit(struct kvl_sweep_args *a, const char *text)
     return KVL_OK;
 }
 
+static int sweep_only(struct kvl_sweep_args *a, const char *text)
+{
+    a->only = strcmp(text, "speed") == 0      ? KVL_ONLY_SPEED
+              : strcmp(text, "accuracy") == 0 ? KVL_ONLY_ACCURACY
+                                              : KVL_ONLY_ALL;
+    if (a->only != KVL_ONLY_ALL) return KVL_OK;
+    return kvl_fail(a->args->err, KVL_EINVAL, "--only: \"%s\": want speed or accuracy", text);
+}
+
 static error_t sweep_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_sweep_args *a = state->input;
@@ -152,14 +170,16 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
     case SWEEP_KEY_LIMIT: rc = sweep_limit(a, arg); break;
-    case SWEEP_KEY_CHAT: rc = kvl_sweep_override(a, "chat", "--chat", arg, true); break;
-    case SWEEP_KEY_SYSTEM: rc = kvl_sweep_override(a, "system", "--system", arg, true); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_ONLY: rc = sweep_only(a, arg); break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
     case SWEEP_KEY_CELLS: a->cells = true; break;
     case SWEEP_KEY_SHARD: a->shard = arg; break;
     case SWEEP_KEY_SNAPSHOTS: a->snapshots = arg; break;
+    case SWEEP_KEY_SNAPSHOTS_LIMIT:
+        rc = kvl_size_parse("--snapshots-limit", arg, &a->snapshots_limit, a->args->err);
+        break;
     case SWEEP_KEY_STALE: a->accept_stale = true; break;
     case SWEEP_KEY_RETRY: a->retry = true; break;
     case SWEEP_KEY_STRICT: a->strict = true; break;
@@ -168,7 +188,9 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_TASK_PLUGIN:
         rc = kvl_registry_task_plugin(a->model.registry, arg, a->args->err);
         break;
-    default: return ARGP_ERR_UNKNOWN;
+    default:
+        rc = kvl_sweep_flag(a, key, arg);
+        if (rc == ARGP_ERR_UNKNOWN) return ARGP_ERR_UNKNOWN;
     }
     return rc == KVL_OK ? 0 : kvl_args_fail(a->args, rc);
 }
@@ -200,20 +222,38 @@ int kvl_sweep_args_keep(struct kvl_sweep_args *a, int argc, char **argv, struct 
     return KVL_OK;
 }
 
+int kvl_sweep_flag(struct kvl_sweep_args *a, int key, const char *text)
+{
+    static const struct {
+        int id;
+        bool words;
+        const char *path, *flag;
+    } flags[] = {
+#define WORDS(id, name, key, arg, help)      { KVL_FLAG_##id, true, key, "--" name },
+#define RUN_FLAG                             WORDS
+#define CONTEXT_FLAG                         WORDS
+#define ANALYZE_FLAG                         WORDS
+#define SWEEP_FLAG(id, name, key, arg, help) { KVL_FLAG_##id, false, key, "--" name },
+#include "settings.def"
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        if (flags[i].id != key) continue;
+        return flags[i].words ? kvl_sweep_override_words(a, flags[i].path, flags[i].flag, text)
+                              : kvl_sweep_override(a, flags[i].path, flags[i].flag, text, true);
+    }
+    return ARGP_ERR_UNKNOWN;
+}
+
+int kvl_sweep_model_flags(struct kvl_sweep_args *a)
+{
+#define MODEL_FLAG(member, key, flag)                                                              \
+    if (a->model.member) KVL_TRY(kvl_sweep_override(a, key, flag, a->model.member, true));
+#include "settings.def"
+    return KVL_OK;
+}
+
 int kvl_sweep_flags(struct kvl_sweep_args *a)
 {
-    if (a->model.model) KVL_TRY(kvl_sweep_override(a, "model", "--model", a->model.model, true));
     if (a->log) KVL_TRY(kvl_sweep_override(a, "log", "--log", a->log, true));
-    if (a->model.kv_type)
-        KVL_TRY(kvl_sweep_override(a, "kv_type", "--kv-type", a->model.kv_type, true));
-    if (a->model.prefill_type)
-        KVL_TRY(
-            kvl_sweep_override(a, "prefill_type", "--prefill-type", a->model.prefill_type, true));
-    if (a->model.prefill_kv)
-        KVL_TRY(kvl_sweep_override(a, "prefill_kv", "--prefill-kv", a->model.prefill_kv, true));
-    if (a->model.window)
-        KVL_TRY(kvl_sweep_override(a, "window", "--window", a->model.window, true));
-    if (a->model.device)
-        KVL_TRY(kvl_sweep_override(a, "device", "--device", a->model.device_text, true));
-    return KVL_OK;
+    return kvl_sweep_model_flags(a);
 }

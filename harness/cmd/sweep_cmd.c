@@ -4,10 +4,10 @@
 #include "calibrate.h"
 #include "folders.h"
 #include "forecast.h"
-#include "model_room.h"
+#include "plan_file.h"
 #include "report.h"
-#include "runner.h"
 #include "stop.h"
+#include "sweep.h"
 #include "sweep_models.h"
 
 #include <stdio.h>
@@ -75,7 +75,24 @@ static int sweep_plan(struct sweep *w)
                                w->has_gpu ? w->gpu.info.name : NULL };
     KVL_TRY(kvl_shard_parse(a->shard, &w->shard, w->err));
     KVL_TRY(kvl_work_create(&w->s, w->model, &where, a->model.allow_overlong, &w->work, w->err));
+    w->work->only = a->only;
     return kvl_work_shard(w->work, w->shard, w->err);
+}
+
+/* Shards of one sweep must be of one plan. */
+static int sweep_plan_file(const struct sweep *w)
+{
+    struct kvl_buf path = { 0 };
+    if (w->shard.count < 2) return KVL_OK;
+    int rc = kvl_plan_file_name(w->s.log, w->s.models.n ? kvl_model_hash(w->model) : NULL, &path);
+    if (rc == KVL_OK)
+        rc = kvl_plan_file_check(path.data, w->work, !w->a->dry_run, w->err);
+    else
+        kvl_fail(w->err, rc, "out of memory for the plan's path");
+    kvl_buf_free(&path);
+    if (rc == KVL_OK && !w->a->quiet && !w->a->dry_run)
+        fprintf(stderr, "kvlab: shard %d/%d (%s)\n", w->shard.index, w->shard.count, w->shard.from);
+    return rc;
 }
 
 static void sweep_report_stale(const struct sweep *w)
@@ -281,8 +298,7 @@ static struct kvl_run_info sweep_info(const struct sweep *w)
                                   .machine = &w->machine,
                                   .threads = kvl_ops_threads(),
                                   .chunk_tok = w->s.chunk_tok,
-                                  .gpu = w->has_gpu ? &w->gpu : NULL,
-                                  .shard = w->shard };
+                                  .gpu = w->has_gpu ? &w->gpu : NULL };
 }
 
 /* Where rates come from: `n_log` of them were in the log. */
@@ -394,7 +410,7 @@ static int sweep_check_refused(const struct sweep *w)
 {
     for (size_t i = 0; i < w->work->n_cells; i++)
         if (w->work->cell[i].planned) return KVL_OK;
-    const struct kvl_err *why = &w->work->cell[0].refused;
+    const struct kvl_err *why = w->work->cell[0].refused;
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 
@@ -403,9 +419,11 @@ static int sweep_model(struct sweep *w)
 {
     struct kvl_sweep_args *a = w->a;
     KVL_TRY(sweep_plan(w));
+    KVL_TRY(sweep_plan_file(w));
     if (a->dry_run) return sweep_dry_run(w);
     KVL_TRY(sweep_check_refused(w));
     KVL_TRY(kvl_snapshots_open(&w->snapshots, a->snapshots, w->err));
+    w->snapshots.limit_bytes = a->snapshots_limit;
     kvl_stop_install();
     KVL_TRY(sweep_state(w));
     KVL_TRY(sweep_open_log(w));
@@ -465,6 +483,7 @@ int kvl_sweep_command(struct kvl_sweep_args *a, const char *file, const char *na
                       struct kvl_err *err)
 {
     struct sweep w = { .a = a, .err = err };
+    kvl_stop_goes_on();
     int rc = sweep_all(&w, file, name);
     (void)kvl_log_close(w.log, NULL);
     kvl_state_free(&w.state);

@@ -3,15 +3,18 @@
 #define KVL_SWEEP_CMD_H
 
 #include "args.h"
+#include "sweep_plan.h"
 #include "yamldoc.h"
 
 struct kvl_sweep_args {
     struct kvl_args *args; /* of the command; set before parsing */
     struct kvl_model_args model;
     const char *log, *shard, *snapshots;
-    int32_t jobs;    /* 0 = auto */
-    bool cell_limit; /* asked for: */
+    int64_t snapshots_limit; /* bytes; 0: none */
+    int32_t jobs;            /* 0 = auto */
+    bool cell_limit;         /* asked for: */
     double cell_limit_s;
+    enum kvl_only only;
     bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
     struct kvl_buf path[KVL_YAML_MAX_OVERRIDES], text[KVL_YAML_MAX_OVERRIDES]; /* their storage */
@@ -31,7 +34,21 @@ int kvl_sweep_override(struct kvl_sweep_args *a, const char *path, const char *f
 /* The same of a comma list of plain words: "a,b" is the YAML list ["a", "b"], a single word itself. */
 int kvl_sweep_override_words(struct kvl_sweep_args *a, const char *path, const char *flag,
                              const char *text);
-/* Overrides of the flags that have a key of their own in the configuration. */
+/* Flags that settings have (settings.def), as keys of argp. */
+enum kvl_sweep_flag_id {
+    KVL_FLAG_NONE = 0x600,
+#define FLAG_ID(id, ...) KVL_FLAG_##id,
+#define RUN_FLAG         FLAG_ID
+#define CONTEXT_FLAG     FLAG_ID
+#define ANALYZE_FLAG     FLAG_ID
+#define SWEEP_FLAG       FLAG_ID
+#include "settings.def"
+};
+/* Takes the value of one of them; ARGP_ERR_UNKNOWN: `key` is none. */
+int kvl_sweep_flag(struct kvl_sweep_args *a, int key, const char *text);
+/* Overrides of the flags that have a key of their own in the configuration; of those that every command with a model
+ * has. */
+int kvl_sweep_model_flags(struct kvl_sweep_args *a);
 int kvl_sweep_flags(struct kvl_sweep_args *a);
 void kvl_sweep_args_free(struct kvl_sweep_args *a);
 

@@ -353,3 +353,28 @@ int kvl_paired_diff(const double *a, const double *b, const int64_t *context, si
     if (rc == KVL_OK) *out = r;
     return rc;
 }
+
+/* ---- many tests ------------------------------------------------------------------------------ */
+
+static int holm_order(const void *a, const void *b, void *user)
+{
+    const double *p = user;
+    double x = p[*(const size_t *)a], y = p[*(const size_t *)b];
+    return (x > y) - (x < y);
+}
+
+int kvl_holm(double *p, size_t n, struct kvl_err *err)
+{
+    size_t *order = kvl_alloc(n, sizeof *order), known = 0;
+    if (n && !order) return kvl_fail(err, KVL_ENOMEM, "no memory for %zu tests", n);
+    for (size_t i = 0; i < n; i++)
+        if (!isnan(p[i])) order[known++] = i;
+    if (known) qsort_r(order, known, sizeof *order, holm_order, p);
+    double least = 0.0;
+    for (size_t i = 0; i < known; i++) {
+        least = fmax(least, fmin(1.0, (double)(known - i) * p[order[i]]));
+        p[order[i]] = least;
+    }
+    kvl_free(order);
+    return KVL_OK;
+}

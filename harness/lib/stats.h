@@ -56,6 +56,10 @@ struct kvl_interval {
     double mean, lo, hi;
 };
 
+/* p values [n] of a family of tests, each made the least level at which Holm's procedure rejects it: the chance of any
+ * false rejection in the family is at most that.  NaN counts for none.  KVL_ENOMEM. */
+int kvl_holm(double *p, size_t n, struct kvl_err *err);
+
 /* Wilson's score interval at 95 % for a proportion `p` of `n` observations; n need not be whole. */
 struct kvl_interval kvl_wilson(double p, double n);
 
@@ -90,6 +94,7 @@ struct kvl_range {
 };
 #define KVL_RANGE_SHARE ((struct kvl_range){ 0, 1 })
 #define KVL_RANGE_DIFF  ((struct kvl_range){ -1, 1 }) /* of two shares */
+#define KVL_RANGE_ABOVE ((struct kvl_range){ 0, INFINITY })
 #define KVL_RANGE_ANY   ((struct kvl_range){ -INFINITY, INFINITY })
 
 /* Mean of values [n] with its interval over contexts; the same input and seed give the same interval on

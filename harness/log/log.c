@@ -38,20 +38,6 @@ struct kvl_log {
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-int kvl_log_write_all(int fd, const void *data, size_t len)
-{
-    const char *p = data;
-    while (len) {
-        ssize_t n = write(fd, p, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return errno;
-        if (n == 0) return EIO;
-        p += n;
-        len -= (size_t)n;
-    }
-    return 0;
-}
-
 int kvl_log_sync_dir(const char *path)
 {
     const char *slash = strrchr(path, '/');
@@ -213,8 +199,6 @@ static int log_start(struct kvl_log *log, kvl_log_fn fn, void *user, struct kvl_
     int error = kvl_log_sync_dir(log->path);
     if (error)
         return kvl_fail(err, KVL_EIO, "%s: cannot sync its folder: %s", log->path, strerror(error));
-    ZSTD_CCtx_setParameter(log->ctx, ZSTD_c_compressionLevel, LEVEL);
-    ZSTD_CCtx_setParameter(log->ctx, ZSTD_c_checksumFlag, 1);
     return log_new_run(log, err);
 }
 
@@ -229,23 +213,48 @@ static void log_destroy(struct kvl_log *log)
     free(log);
 }
 
-int kvl_log_open(const char *path, kvl_log_fn fn, void *user, struct kvl_log_health *health,
-                 struct kvl_log **out, struct kvl_err *err)
+static struct kvl_log *log_alloc(const char *path)
 {
     struct kvl_log *log = calloc(1, sizeof *log);
-    if (!log) return kvl_fail(err, KVL_ENOMEM, "%s: no memory to open it", path);
     struct kvl_buf note = { 0 };
+    if (!log) return NULL;
     log->fd = -1;
     log->path = strdup(path);
     log->ctx = ZSTD_createCCtx();
     if (kvl_buf_printf(&note, "%s.lock", path) == KVL_OK) log->note = note.data;
-    int rc = log->path && log->note && log->ctx
-                 ? log_start(log, fn, user, health, err)
-                 : kvl_fail(err, KVL_ENOMEM, "%s: no memory to open it", path);
+    if (log->path && log->note && log->ctx) {
+        ZSTD_CCtx_setParameter(log->ctx, ZSTD_c_compressionLevel, LEVEL);
+        ZSTD_CCtx_setParameter(log->ctx, ZSTD_c_checksumFlag, 1);
+        return log;
+    }
+    log_destroy(log);
+    return NULL;
+}
+
+int kvl_log_open(const char *path, kvl_log_fn fn, void *user, struct kvl_log_health *health,
+                 struct kvl_log **out, struct kvl_err *err)
+{
+    struct kvl_log *log = log_alloc(path);
+    if (!log) return kvl_fail(err, KVL_ENOMEM, "%s: no memory to open it", path);
+    int rc = log_start(log, fn, user, health, err);
     if (rc != KVL_OK) {
         log_destroy(log);
         return rc;
     }
+    *out = log;
+    return KVL_OK;
+}
+
+int kvl_log_new(int fd, const char *path, const uint8_t run[16], struct kvl_log **out,
+                struct kvl_err *err)
+{
+    struct kvl_log *log = log_alloc(path);
+    if (!log) {
+        close(fd);
+        return kvl_fail(err, KVL_ENOMEM, "%s: no memory to write it", path);
+    }
+    log->fd = fd;
+    memcpy(log->run, run, sizeof log->run);
     *out = log;
     return KVL_OK;
 }
@@ -265,7 +274,7 @@ static int commit_grown(struct kvl_log *log, const struct stat *st, struct kvl_e
 int kvl_log_close(struct kvl_log *log, struct kvl_err *err)
 {
     if (!log) return KVL_OK;
-    unlink(log->note);
+    if (log->locked) unlink(log->note);
     log->locked = false;
     struct stat st;
     bool there = log->fd >= 0 && !log->broken && fstat(log->fd, &st) == 0 && st.st_nlink > 0;
@@ -314,6 +323,14 @@ int kvl_log_append(struct kvl_log *log, const json_t *record, struct kvl_err *er
     const char *kind = json_string_value(json_object_get(record, "kind"));
     return kvl_fail(err, KVL_EINTERNAL, "%s: a record of kind %s cannot be written as JSON",
                     log->path, kind ? kind : "?");
+}
+
+int kvl_log_append_line(struct kvl_log *log, const char *text, size_t len, struct kvl_err *err)
+{
+    if (kvl_buf_add(&log->text, text, len) != KVL_OK || kvl_buf_adds(&log->text, "\n") != KVL_OK)
+        return kvl_fail(err, KVL_ENOMEM, "%s: no memory for a line of %zu bytes", log->path, len);
+    log->n_pending++;
+    return KVL_OK;
 }
 
 size_t kvl_log_pending(const struct kvl_log *log)

@@ -2,8 +2,10 @@
 #include "log_frame.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <xxhash.h>
 #include <zstd.h>
@@ -493,6 +495,20 @@ static int walk_all(struct walk *w)
         return kvl_fail(w->err, KVL_ELOG, "%s: not a kvlab log (no zstd frame in %zu bytes)",
                         w->name, w->len);
     return KVL_OK;
+}
+
+int kvl_log_write_all(int fd, const void *data, size_t len)
+{
+    const char *p = data;
+    while (len) {
+        ssize_t n = write(fd, p, len);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return errno;
+        if (n == 0) return EIO;
+        p += n;
+        len -= (size_t)n;
+    }
+    return 0;
 }
 
 int kvl_log_walk(const char *name, const uint8_t *data, size_t len, kvl_log_group_fn fn, void *user,

@@ -66,6 +66,17 @@ typedef int (*kvl_log_text_fn)(const char *text, size_t len, void *user, struct 
 int kvl_log_unpack(struct kvl_log_unpacker *u, const uint8_t *src, size_t len, kvl_log_text_fn fn,
                    void *user, struct kvl_err *err);
 
+/* The lines of a log as they are (kvl_log_read_memory hands on records that are safe to show). */
+typedef int (*kvl_log_line_fn)(const char *text, size_t len, void *user, struct kvl_err *err);
+int kvl_log_lines(const char *path, kvl_log_line_fn fn, void *user, struct kvl_log_health *health,
+                  struct kvl_err *err);
+
+/* A new log in the open, empty file `fd`, which it closes, as the groups of `run`.  Nobody else has the file: no lock. */
+int kvl_log_new(int fd, const char *path, const uint8_t run[16], struct kvl_log **out,
+                struct kvl_err *err);
+/* As kvl_log_append, of one line without its line feed. */
+int kvl_log_append_line(struct kvl_log *log, const char *text, size_t len, struct kvl_err *err);
+
 /* Writes all of it: short writes and EINTR are taken care of.  0 or the errno. */
 int kvl_log_write_all(int fd, const void *data, size_t len);
 /* Makes the creation or removal of `path` safe.  0 or the errno. */

@@ -31,6 +31,7 @@ bool kvl_log_health_ok(const struct kvl_log_health *h)
 
 struct reader {
     kvl_log_fn fn;
+    kvl_log_line_fn line_fn; /* instead of fn */
     void *user;
     struct kvl_log_health *health;
     struct kvl_log_unpacker unpacker;
@@ -50,6 +51,7 @@ static int reader_line(struct reader *r, const char *text, size_t len, struct kv
     }
     r->health->n_records++;
     int rc = r->fn ? kvl_show_record(record, err) : KVL_OK;
+    if (r->line_fn) rc = r->line_fn(text, len, r->user, err);
     if (rc == KVL_OK && r->fn) rc = r->fn(record, r->user, err);
     json_decref(record);
     return rc;
@@ -102,16 +104,34 @@ static int reader_group(const struct kvl_log_group *g, void *user, struct kvl_er
     return kvl_log_unpack(&r->unpacker, g->frame, g->frame_bytes, reader_text, r, err);
 }
 
+static int reader_run(struct reader *r, const char *name, const void *data, size_t len,
+                      struct kvl_err *err)
+{
+    struct kvl_log_health own = { 0 };
+    if (!r->health) r->health = &own;
+    int rc = kvl_log_walk(name, data, len, reader_group, r, r->health, err);
+    if (rc == KVL_OK) rc = reader_flush(r, err);
+    kvl_buf_free(&r->line);
+    kvl_log_unpacker_free(&r->unpacker);
+    kvl_log_health_free(&own);
+    return rc;
+}
+
 int kvl_log_read_memory(const char *name, const void *data, size_t len, kvl_log_fn fn, void *user,
                         struct kvl_log_health *health, struct kvl_err *err)
 {
-    struct kvl_log_health own = { 0 };
-    struct reader r = { .fn = fn, .user = user, .health = health ? health : &own };
-    int rc = kvl_log_walk(name, data, len, reader_group, &r, r.health, err);
-    if (rc == KVL_OK) rc = reader_flush(&r, err);
-    kvl_buf_free(&r.line);
-    kvl_log_unpacker_free(&r.unpacker);
-    kvl_log_health_free(&own);
+    struct reader r = { .fn = fn, .user = user, .health = health };
+    return reader_run(&r, name, data, len, err);
+}
+
+int kvl_log_lines(const char *path, kvl_log_line_fn fn, void *user, struct kvl_log_health *health,
+                  struct kvl_err *err)
+{
+    struct kvl_buf file = { 0 };
+    struct reader r = { .line_fn = fn, .user = user, .health = health };
+    int rc = kvl_read_file(path, KVL_LOG_FILE_MAX, &file, err);
+    if (rc == KVL_OK) rc = reader_run(&r, path, file.len ? file.data : "", file.len, err);
+    kvl_buf_free(&file);
     return rc;
 }
 

@@ -5,10 +5,11 @@
 #ifndef KVL_RECORD_H
 #define KVL_RECORD_H
 
+#include "device_probe.h"
+#include "fields.h"
 #include "jobs.h"
 #include "machine.h"
 #include "measured.h"
-#include "probe.h"
 #include "record_method.h"
 #include "sweep_plan.h"
 
@@ -20,33 +21,44 @@ struct kvl_outcome_sub {
     double value;
 };
 
-/* What moved between the tiers and what is held where: names in the map `tiers` of records. */
-enum { KVL_N_TIERS = 13 };
-extern const char *const kvl_tiers_name[KVL_N_TIERS];
-struct kvl_counters;
-/* Per token run under the policy where the name says so.  All 0 where nothing is in the host tier. */
-void kvl_tiers_of(const struct kvl_counters *n, double out[KVL_N_TIERS]);
-/* The map; null where all are 0 or not known. */
-json_t *kvl_record_tiers(const double tiers[KVL_N_TIERS]);
+/* The numbers of the map `tiers`: what moved between the tiers and what is held where. */
+enum {
+#define TIER(member, ...) KVL_TIER_##member,
+#include "fields.def"
+    KVL_N_TIERS
+};
 
-/* The numbers of a sample that its cell's record is made of; NaN where there are none. */
+/* What is known of a sample, and its cell's record is made of; numbers are NaN where there are none.  The numbers
+ * that have no line here are rows of fields.def. */
 struct kvl_outcome {
     bool have;   /* a sample was committed */
     bool failed; /* it has no score */
     bool absent; /* there is no such question: files end, and groups of questions do */
     bool lost;   /* its evidence was cut off */
     bool weak;   /* its evidence is where the answer's text stands */
-    double official, strict, recall, context_tok;
+#define OUTCOME(name, ...)    double name;
+#define OBSERVED(member, ...) double member;
+#include "fields.def"
     struct kvl_outcome_sub sub[KVL_TASK_SUBS];
     int32_t n_sub;
-    double attended_tok, dense_tok, kv_read, index_read; /* per token run under the policy */
-    double window_tok; /* of layers with a window, NaN: there are none, and no record has it */
-    double kv_logical, kv_physical, kv_own, meta;
-    double tiers[KVL_N_TIERS]; /* kvl_tiers_of */
-    double wall_ns;
-    double prefill_ns; /* of the context; NaN: it came from a snapshot */
+    double tiers[KVL_N_TIERS]; /* all 0 where nothing is in the host tier */
     struct kvl_method method;
 };
+
+enum {
+    KVL_OUTCOME_NUMBERS = 0
+#define OUTCOME(...)  +1
+#define OBSERVED(...) +1
+#include "fields.def"
+};
+/* No number at all. */
+struct kvl_outcome kvl_outcome_none(void);
+/* Where its numbers are, but stages and tiers. */
+void kvl_outcome_numbers(struct kvl_outcome *o, double *out[KVL_OUTCOME_NUMBERS]);
+/* Fills in what was counted of a session under a policy. */
+struct kvl_counters;
+void kvl_outcome_observe(struct kvl_outcome *o, const struct kvl_counters *n,
+                         const struct kvl_kv_bytes *b);
 
 struct kvl_quality_layers {
     double recall[KVL_QUALITY_TOPS], mass, error;
@@ -110,7 +122,6 @@ struct kvl_run_info {
     int32_t threads, chunk_tok;
     struct kvl_jobs jobs;
     const struct kvl_probed *gpu; /* NULL: the model runs on the CPU */
-    struct kvl_shard shard;
     struct kvl_run_amount amount; /* zeros: not a sweep of cells */
 };
 
@@ -125,6 +136,9 @@ json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct
  * complete. */
 json_t *kvl_record_cell(const char *run, const struct kvl_sweep *s, const struct kvl_cell *c,
                         const struct kvl_outcome *outcome, const struct kvl_quality_means *quality);
+/* What an unfinished cell has of `planned` answers or texts: `so_far` (stolen) as its own record. */
+json_t *kvl_record_partial(const char *run, const struct kvl_cell *c, int64_t planned,
+                           json_t *so_far);
 /* error NULL: none. */
 json_t *kvl_record_quality(const char *run, const struct kvl_cell *c, int32_t context,
                            int32_t question, const struct kvl_quality *want,

@@ -5,6 +5,7 @@
 #include "build.h"
 #include "kvl/tables.h"
 #include "record_parts.h"
+#include "settings.h"
 #include "stats.h"
 
 #include <math.h>
@@ -19,10 +20,7 @@ static json_t *analysis_means(const double *sum, int32_t n, int64_t count)
     json_t *list = json_array();
     for (int32_t i = 0; i < n; i++) {
         double mean = count > 0 ? sum[i] / (double)count : KVL_NAN;
-        if (json_array_append_new(list, kvl_record_real(mean)) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        kvl_record_item(&list, kvl_record_real(mean));
     }
     return list;
 }
@@ -63,17 +61,14 @@ static json_t *mass_row(const struct kvl_analysis *a, int32_t layer, int32_t hea
 
 static json_t *analysis_mass_rows(const struct kvl_analysis *a)
 {
-    json_t *rows = json_array();
     int32_t *v = kvl_alloc((size_t)a->n_steps + 1, sizeof *v);
-    int failed = v ? 0 : -1;
-    for (int32_t l = 0; l < a->n_layers && a->n_steps > 0 && !failed; l++)
+    json_t *rows = v ? json_array() : NULL;
+    for (int32_t l = 0; l < a->n_layers && a->n_steps > 0 && rows; l++)
         for (int32_t h = 0; h < a->n_heads; h++)
             for (int32_t p = 0; p < KVL_ANALYSIS_P; p++)
-                failed |= json_array_append_new(rows, mass_row(a, l, h, p, v));
+                kvl_record_item(&rows, mass_row(a, l, h, p, v));
     kvl_free(v);
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- similarity ------------------------------------------------------------------------------ */
@@ -82,18 +77,15 @@ static json_t *analysis_mass_rows(const struct kvl_analysis *a)
 static json_t *similarity_matrix(const double *capture, int32_t n)
 {
     json_t *rows = json_array();
-    int failed = 0;
     for (int32_t i = 0; i < n; i++) {
         json_t *row = json_array();
         for (int32_t j = 0; j < n; j++)
-            failed |= json_array_append_new(
-                row,
-                j < i ? json_null() : kvl_record_real(capture[(size_t)i * (size_t)n + (size_t)j]));
-        failed |= json_array_append_new(rows, row);
+            kvl_record_item(&row,
+                            j < i ? json_null()
+                                  : kvl_record_real(capture[(size_t)i * (size_t)n + (size_t)j]));
+        kvl_record_item(&rows, row);
     }
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* For every layer the mean of its row over itself and the next - 1 layers behind it; null where there are
@@ -101,17 +93,13 @@ static json_t *similarity_matrix(const double *capture, int32_t n)
 static json_t *similarity_curve(const double *capture, int32_t n, int32_t next)
 {
     json_t *list = json_array();
-    int failed = 0;
     for (int32_t i = 0; i < n; i++) {
         double sum = 0.0;
         for (int32_t j = i; j < i + next && j < n; j++)
             sum += capture[(size_t)i * (size_t)n + (size_t)j];
-        failed |=
-            json_array_append_new(list, kvl_record_real(i + next <= n ? sum / next : KVL_NAN));
+        kvl_record_item(&list, kvl_record_real(i + next <= n ? sum / next : KVL_NAN));
     }
-    json_t *curve = failed ? NULL : json_pack("{s:i, s:o}", "next", next, "value", list);
-    if (failed) json_decref(list);
-    return curve;
+    return json_pack("{s:i, s:o}", "next", next, "value", list);
 }
 
 static json_t *similarity_curves(const struct kvl_analysis_info *info, const double *capture,
@@ -119,10 +107,7 @@ static json_t *similarity_curves(const struct kvl_analysis_info *info, const dou
 {
     json_t *curves = json_array();
     for (int32_t i = 0; i < info->n_next; i++)
-        if (json_array_append_new(curves, similarity_curve(capture, n, info->next[i])) != 0) {
-            json_decref(curves);
-            return NULL;
-        }
+        kvl_record_item(&curves, similarity_curve(capture, n, info->next[i]));
     return curves;
 }
 
@@ -130,7 +115,7 @@ static json_t *similarity_filters(const uint8_t *filter, int32_t n)
 {
     json_t *list = json_array();
     for (int32_t l = 0; l < n; l++)
-        if (filter[l]) json_array_append_new(list, json_integer(l));
+        if (filter[l]) kvl_record_item(&list, json_integer(l));
     return list;
 }
 
@@ -176,19 +161,15 @@ static json_t *analysis_similarity_rows(const struct kvl_analysis *a,
                                         const struct kvl_analysis_info *info, struct kvl_err *err)
 {
     size_t n = (size_t)a->n_layers;
-    json_t *rows = json_array();
     double *capture = kvl_alloc(n * n, sizeof *capture);
     uint8_t *filter = kvl_alloc(n, sizeof *filter);
-    int failed = capture && filter ? 0 : -1;
-    for (int r = 0; r < KVL_ANALYSIS_REDUCES && !failed; r++)
-        for (int32_t m = 0; m < a->want.n_m && !failed; m++)
-            failed =
-                json_array_append_new(rows, similarity_row(a, info, r, m, capture, filter, err));
+    json_t *rows = capture && filter ? json_array() : NULL;
+    for (int r = 0; r < KVL_ANALYSIS_REDUCES && rows; r++)
+        for (int32_t m = 0; m < a->want.n_m && rows; m++)
+            kvl_record_item(&rows, similarity_row(a, info, r, m, capture, filter, err));
     kvl_free(capture);
     kvl_free(filter);
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- drift ----------------------------------------------------------------------------------- */
@@ -196,23 +177,20 @@ static json_t *analysis_similarity_rows(const struct kvl_analysis *a,
 static json_t *analysis_drift_rows(const struct kvl_analysis *a)
 {
     json_t *rows = json_array();
-    int failed = 0;
     for (int r = 0; r < KVL_ANALYSIS_REDUCES; r++)
         for (int32_t m = 0; m < a->want.n_m; m++)
             for (int32_t lag = 1; lag <= a->want.lag; lag++) {
                 size_t at = ((size_t)r * (size_t)a->want.n_m + (size_t)m) * (size_t)a->want.lag;
                 int64_t n = a->n_pairs[lag - 1];
                 at = (at + (size_t)lag - 1) * (size_t)a->n_layers;
-                failed |= json_array_append_new(
-                    rows, json_pack("{s:i, s:s, s:i, s:I, s:o, s:o}", "m", a->want.m[m], "reduce",
-                                    kvl_analysis_reduce_name((enum kvl_analysis_reduce)r), "lag",
-                                    lag, "n", (json_int_t)n, "jaccard",
-                                    analysis_means(a->jaccard + at, a->n_layers, n), "kept",
-                                    analysis_means(a->kept + at, a->n_layers, n)));
+                kvl_record_item(
+                    &rows, json_pack("{s:i, s:s, s:i, s:I, s:o, s:o}", "m", a->want.m[m], "reduce",
+                                     kvl_analysis_reduce_name((enum kvl_analysis_reduce)r), "lag",
+                                     lag, "n", (json_int_t)n, "jaccard",
+                                     analysis_means(a->jaccard + at, a->n_layers, n), "kept",
+                                     analysis_means(a->kept + at, a->n_layers, n)));
             }
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- the record ------------------------------------------------------------------------------ */
@@ -223,12 +201,11 @@ static int analysis_key(const struct kvl_analysis_want *want, const struct kvl_a
     const struct kvl_work *w = info->work;
     const struct kvl_group *g = info->group;
     const struct kvl_sweep *s = w->sweep;
-    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s",
-                           info->what, kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
+    KVL_TRY(kvl_buf_printf(b, "kind=analysis;what=%s;model=%s;tokenizer=%016llx", info->what,
+                           kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model))));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_ALWAYS, b));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_GIVEN, b));
     KVL_TRY(kvl_prompt_key(kvl_group_prompt(w, g), b));
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u;task_options=%s;data=%016llx;length=%d;depth=%.15g",
                            g->task->task->name, g->task->task->version, g->task->options,
@@ -256,35 +233,20 @@ int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analy
     return rc;
 }
 
-static json_t *analysis_what(const struct kvl_analysis *a, const struct kvl_analysis_info *info)
-{
-    const struct kvl_group *g = info->group;
-    struct kvl_buf key = { 0 };
-    char id[KVL_CELL_ID];
-    json_t *what = NULL;
-    if (analysis_key(&a->want, info, &key) == KVL_OK) {
-        kvl_cell_id(key.data, id);
-        what = json_pack("{s:s, s:o, s:s, s:s, s:s, s:o, s:i, s:i, s:o, s:i, s:I, s:I}", "cell", id,
-                         "key", kvl_record_path_text(key.data), "code", kvl_build.git, "what",
-                         info->what, "task", g->task->task->name, "task_options",
-                         kvl_record_path_text(g->task->options), "task_version",
-                         (int)g->task->task->version, "length_tok", g->length, "depth",
-                         g->depth < 0.0 ? json_null() : kvl_record_real(g->depth), "n_contexts",
-                         kvl_point_contexts(info->work->sweep, g->task), "n_answers",
-                         (json_int_t)info->n_answers, "n_steps", (json_int_t)a->n_steps);
-    }
-    kvl_buf_free(&key);
-    return what;
-}
-
 json_t *kvl_record_analysis(const char *run, const struct kvl_analysis *a,
                             const struct kvl_analysis_info *info, struct kvl_err *err)
 {
-    json_t *numbers = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o}", "mass", a->want.mass ? analysis_mass_rows(a) : json_null(),
-        "similarity", a->want.similarity ? analysis_similarity_rows(a, info, err) : json_null(),
-        "drift", a->want.drift ? analysis_drift_rows(a) : json_null(), "wall_s",
-        kvl_record_real(info->wall_s), "t_end", kvl_record_now());
-    json_t *r = kvl_record_add(kvl_record_start("analysis", run), analysis_what(a, info));
-    return kvl_record_add(r, numbers);
+    const struct kvl_group *g = info->group;
+    struct kvl_buf text = { 0 };
+    char id[KVL_CELL_ID];
+    json_t *r = NULL;
+    if (analysis_key(&a->want, info, &text) == KVL_OK) {
+        const char *key = text.data;
+        kvl_cell_id(key, id);
+        r = kvl_record_start("analysis", run);
+#define ANALYSIS KVL_PUT
+#include "fields.def"
+    }
+    kvl_buf_free(&text);
+    return r;
 }

@@ -95,10 +95,18 @@ static json_t *method_or_null(json_t *v)
     return json_object_size(v) + json_array_size(v) > 0 ? json_incref(v) : json_null();
 }
 
+/* Both are stolen. */
+static json_t *method_fields(json_t *numbers, json_t *notes)
+{
+    json_t *r = json_object();
+#define METHOD(name, type, value, means) kvl_record_put(&r, #name, type, value);
+#include "fields.def"
+    return r;
+}
+
 json_t *kvl_record_method(const struct kvl_method *m)
 {
-    return json_pack("{s:o, s:o}", "method", method_or_null(m->numbers), "notes",
-                     method_or_null(m->notes));
+    return method_fields(method_or_null(m->numbers), method_or_null(m->notes));
 }
 
 void kvl_method_of(const json_t *record, struct kvl_method *out)
@@ -158,7 +166,7 @@ json_t *kvl_record_method_sum(struct kvl_method_sum *all)
     json_decref(all->n);
     json_decref(all->notes);
     *all = (struct kvl_method_sum){ 0 };
-    json_t *r = json_pack("{s:o, s:o}", "method", means, "notes", notes);
+    json_t *r = method_fields(means, notes);
     if (!failed) return r;
     json_decref(r);
     return NULL;

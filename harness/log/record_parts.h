@@ -16,10 +16,22 @@ json_t *kvl_record_ns(double ns);
 /* Bytes that are no UTF-8 become U+FFFD. */
 json_t *kvl_record_text(const char *s, size_t n);
 json_t *kvl_record_path_text(const char *s); /* NULL: null */
-/* Kind, schema and run. */
-json_t *kvl_record_start(const char *kind, const char *run);
+/* 16 hexadecimal digits. */
+json_t *kvl_record_hex(uint64_t v);
 /* Moves the fields of `more` behind those of `o`; both are stolen. */
 json_t *kvl_record_add(json_t *o, json_t *more);
+/* Adds one field, which is stolen; NULL leaves *r NULL.  A "group" is an object whose fields are added; what may be
+ * "absent" is left out where `value` is NULL. */
+void kvl_record_put(json_t **r, const char *name, const char *type, json_t *value);
+/* Adds an item, which is stolen; NULL leaves *list NULL. */
+void kvl_record_item(json_t **list, json_t *item);
+/* A row of fields.def as a field of `r`. */
+#define KVL_PUT(name, type, column, value, means) kvl_record_put(&r, #name, type, value);
+/* sum / n; NaN where n is 0. */
+double kvl_record_per(double sum, double n);
+#define PER(sum, n) kvl_record_per((double)(sum), (double)(n))
+/* Kind, schema and run. */
+json_t *kvl_record_start(const char *kind, const char *run);
 json_t *kvl_record_now(void);
 /* Build and model, as a run names them. */
 json_t *kvl_record_build(void);
@@ -42,8 +54,8 @@ json_t *kvl_record_interval(const struct kvl_record_column *c, struct kvl_range 
 /* The `quality` of a cell; null without any. */
 json_t *kvl_record_quality_cell(const struct kvl_sweep *s, const struct kvl_cell *c,
                                 const struct kvl_quality_means *quality);
-/* What was observed of a sample: attended tokens and bytes. */
-json_t *kvl_record_observed(const struct kvl_outcome *o);
+/* What was observed of a sample, or means of it: the fields that records of a kind have. */
+json_t *kvl_record_observed(const struct kvl_outcome *o, enum kvl_fields_of kind);
 /* What a cell is: task, policy, budget. */
 json_t *kvl_record_point(const struct kvl_cell *c);
 

@@ -25,30 +25,21 @@ static json_t *quality_number(double v)
                                                                 : json_real(rounded);
 }
 
-/* Adds to the list; NULL: no memory. */
-static bool quality_add(json_t *list, json_t *item)
-{
-    return json_array_append_new(list, item) == 0;
-}
-
 /* [step][layer][head] */
 static json_t *quality_heads(const struct kvl_quality_result *r, const float *v)
 {
     json_t *steps = json_array();
-    bool ok = steps != NULL;
     for (int32_t s = 0; s < r->n_steps; s++) {
         json_t *layers = json_array();
         for (int32_t l = 0; l < r->n_layers; l++) {
             json_t *heads = json_array();
             for (int32_t h = 0; h < r->n_heads; h++)
-                ok &= quality_add(heads, quality_number((double)*v++));
-            ok &= quality_add(layers, heads);
+                kvl_record_item(&heads, quality_number((double)*v++));
+            kvl_record_item(&layers, heads);
         }
-        ok &= quality_add(steps, layers);
+        kvl_record_item(&steps, layers);
     }
-    if (ok) return steps;
-    json_decref(steps);
-    return NULL;
+    return steps;
 }
 
 /* [top][step][layer][head] */
@@ -56,53 +47,51 @@ static json_t *quality_recall(const struct kvl_quality_result *r)
 {
     size_t plane = (size_t)r->max_steps * (size_t)r->n_layers * (size_t)r->n_heads;
     json_t *tops = json_array();
-    bool ok = tops != NULL;
     for (int32_t t = 0; t < r->n_top; t++)
-        ok &= quality_add(tops, quality_heads(r, r->recall + (size_t)t * plane));
-    if (ok) return tops;
-    json_decref(tops);
-    return NULL;
+        kvl_record_item(&tops, quality_heads(r, r->recall + (size_t)t * plane));
+    return tops;
 }
 
 static json_t *quality_dense(const struct kvl_quality_result *r)
 {
     const uint8_t *v = r->dense;
     json_t *steps = json_array();
-    bool ok = steps != NULL;
     for (int32_t s = 0; s < r->n_steps; s++) {
         json_t *layers = json_array();
-        for (int32_t l = 0; l < r->n_layers; l++) ok &= quality_add(layers, json_integer(*v++));
-        ok &= quality_add(steps, layers);
+        for (int32_t l = 0; l < r->n_layers; l++) kvl_record_item(&layers, json_integer(*v++));
+        kvl_record_item(&steps, layers);
     }
-    if (ok) return steps;
-    json_decref(steps);
-    return NULL;
+    return steps;
+}
+
+static json_t *step_pos(const struct kvl_quality_result *r, int32_t s)
+{
+    return json_integer(r->pos[s]);
+}
+
+static json_t *step_kl(const struct kvl_quality_result *r, int32_t s)
+{
+    return quality_number(r->kl[s]);
+}
+
+static json_t *step_same(const struct kvl_quality_result *r, int32_t s)
+{
+    return json_integer(r->same[s]);
 }
 
 /* What there is one of per step. */
-static json_t *quality_steps(const struct kvl_quality_result *r)
+static json_t *quality_steps(const struct kvl_quality_result *r,
+                             json_t *(*of)(const struct kvl_quality_result *r, int32_t s))
 {
-    json_t *pos = json_array(), *kl = json_array(), *same = json_array();
-    bool ok = true;
-    for (int32_t s = 0; s < r->n_steps; s++) {
-        ok &= quality_add(pos, json_integer(r->pos[s]));
-        ok &= quality_add(kl, quality_number(r->kl[s]));
-        ok &= quality_add(same, json_integer(r->same[s]));
-    }
-    json_t *o = json_pack("{s:o, s:o, s:o}", "pos", pos, "kl_nats", kl, "top1", same);
-    if (ok) return o;
-    json_decref(o);
-    return NULL;
+    json_t *list = json_array();
+    for (int32_t s = 0; s < r->n_steps; s++) kvl_record_item(&list, of(r, s));
+    return list;
 }
 
 static json_t *quality_tops(const struct kvl_quality *want)
 {
     json_t *top = json_array();
-    for (int32_t i = 0; i < want->n_top; i++)
-        if (!quality_add(top, json_integer(want->top[i]))) {
-            json_decref(top);
-            return NULL;
-        }
+    for (int32_t i = 0; i < want->top.n; i++) kvl_record_item(&top, json_integer(want->top.v[i]));
     return top;
 }
 
@@ -110,18 +99,10 @@ json_t *kvl_record_quality(const char *run, const struct kvl_cell *c, int32_t co
                            int32_t question, const struct kvl_quality *want,
                            const struct kvl_quality_result *result, const char *error)
 {
-    json_t *what = json_pack("{s:s, s:i, s:i, s:i, s:o}", "cell", c->id, "context", context,
-                             "question", question, "steps", want->steps, "top", quality_tops(want));
-    json_t *found =
-        error ? json_pack("{s:n, s:n, s:n, s:n, s:n, s:n, s:n}", "pos", "kl_nats", "top1", "dense",
-                          "recall", "mass", "out_error")
-              : kvl_record_add(quality_steps(result),
-                               json_pack("{s:o, s:o, s:o, s:o}", "dense", quality_dense(result),
-                                         "recall", quality_recall(result), "mass",
-                                         quality_heads(result, result->mass), "out_error",
-                                         quality_heads(result, result->error)));
-    json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("quality", run), what), found);
-    return kvl_record_add(r, json_pack("{s:o}", "error", kvl_record_path_text(error)));
+    json_t *r = kvl_record_start("quality", run);
+#define QUALITY KVL_PUT
+#include "fields.def"
+    return r;
 }
 
 /* ---- back from the log ------------------------------------------------------------------------- */
@@ -130,10 +111,10 @@ bool kvl_quality_fits(const json_t *quality, const struct kvl_quality *want)
 {
     const json_t *top = json_object_get(quality, "top");
     if (json_integer_value(json_object_get(quality, "steps")) != want->steps ||
-        json_array_size(top) != (size_t)want->n_top)
+        json_array_size(top) != (size_t)want->top.n)
         return false;
-    for (int32_t i = 0; i < want->n_top; i++)
-        if (json_integer_value(json_array_get(top, (size_t)i)) != want->top[i]) return false;
+    for (int32_t i = 0; i < want->top.n; i++)
+        if (json_integer_value(json_array_get(top, (size_t)i)) != want->top.v[i]) return false;
     return true;
 }
 
@@ -223,16 +204,12 @@ static json_t *quality_layers(struct quality_cell *q, size_t off)
         return json_null();
     }
     json_t *recall = json_array();
-    bool ok = recall != NULL;
-    for (int32_t t = 0; t < q->s->quality.n_top; t++)
-        ok &= quality_add(recall,
-                          quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
-    json_t *o = json_pack(
+    for (int32_t t = 0; t < q->s->quality.top.n; t++)
+        kvl_record_item(&recall,
+                        quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
+    return json_pack(
         "{s:o, s:o, s:o}", "recall", recall, "mass", mass, "out_error",
         quality_interval(q, off + offsetof(struct kvl_quality_layers, error), KVL_RANGE_ANY));
-    if (ok) return o;
-    json_decref(o);
-    return NULL;
 }
 
 static json_t *quality_numbers(struct quality_cell *q)
@@ -248,7 +225,7 @@ static json_t *quality_numbers(struct quality_cell *q)
         want->steps, "top", quality_tops(want), "n", n, "n_errors", failed, "select",
         quality_layers(q, offsetof(struct kvl_quality_means, select)), "dense",
         quality_layers(q, offsetof(struct kvl_quality_means, dense)), "kl_nats",
-        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ANY), "top1",
+        quality_interval(q, offsetof(struct kvl_quality_means, kl), KVL_RANGE_ABOVE), "top1",
         quality_interval(q, offsetof(struct kvl_quality_means, same), KVL_RANGE_SHARE));
 }
 

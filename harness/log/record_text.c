@@ -34,26 +34,37 @@ static json_t *text_tokens(const struct kvl_text_result *t)
 {
     json_t *all = json_array();
     for (int32_t i = 0; i < t->n_tok; i++)
-        if (json_array_append_new(all, json_real(round(t->nll[i] * 1e5) / 1e5)) != 0) {
-            json_decref(all);
-            return NULL;
-        }
+        kvl_record_item(&all, json_real(round(t->nll[i] * 1e5) / 1e5));
+    return all;
+}
+
+/* Four digits: what is compared may be as small as rounding. */
+static json_t *text_kl(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++) {
+        double v = t->kl[i], unit = v > 0.0 ? pow(10.0, 3.0 - floor(log10(v))) : 1.0;
+        kvl_record_item(&all, kvl_record_real(round(v * unit) / unit));
+    }
+    return all;
+}
+
+static json_t *text_same(const struct kvl_text_result *t)
+{
+    json_t *all = json_array();
+    for (int32_t i = 0; i < t->n_tok; i++) kvl_record_item(&all, json_integer(t->same[i]));
     return all;
 }
 
 /* [[tokens, mean of the first so many], ...] */
-static json_t *text_curve(const struct kvl_text_result *t)
+static json_t *text_curve(const double *v, int32_t n)
 {
     json_t *curve = json_array();
     double sum = 0.0;
     int32_t i = 0;
-    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, t->n_tok)) > 0;) {
-        for (; i < mark; i++) sum += t->nll[i];
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark))) !=
-            0) {
-            json_decref(curve);
-            return NULL;
-        }
+    for (int32_t mark = 0; (mark = kvl_curve_mark(mark, n)) > 0;) {
+        for (; i < mark; i++) sum += v[i];
+        kvl_record_item(&curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark)));
     }
     return curve;
 }
@@ -66,33 +77,31 @@ static json_t *text_blocks(const struct kvl_text_result *t)
         int32_t from = (int32_t)(b * t->n_tok / TEXT_BLOCKS);
         int32_t to = (int32_t)((b + 1) * t->n_tok / TEXT_BLOCKS);
         if (from == to) continue;
-        if (json_array_append_new(blocks, kvl_record_real(text_mean(t->nll + from, to - from)))) {
-            json_decref(blocks);
-            return NULL;
-        }
+        kvl_record_item(&blocks, kvl_record_real(text_mean(t->nll + from, to - from)));
     }
     return blocks;
+}
+
+/* Whether full attention ran the same tokens. */
+static bool text_compared(const struct kvl_text_result *t)
+{
+    return t->kl && !t->error;
+}
+
+static double text_same_mean(const struct kvl_text_result *t)
+{
+    double same = 0.0;
+    for (int32_t i = 0; i < t->n_tok; i++) same += t->same[i];
+    return same / t->n_tok;
 }
 
 json_t *kvl_record_nll(const char *run, const struct kvl_text_result *t)
 {
     const struct kvl_outcome *o = &t->observed;
-    char seed[17];
-    snprintf(seed, sizeof seed, "%016llx", (unsigned long long)t->seed);
-    json_t *what = json_pack("{s:s, s:i, s:s, s:i, s:i, s:i}", "cell", t->cell->id, "context",
-                             t->context, "seed", seed, "text_tok", t->text_tok, "first_tok",
-                             t->first_tok, "n_tok", t->n_tok);
-    json_t *scores =
-        json_pack("{s:o, s:o, s:o, s:o}", "nll", t->error ? json_null() : text_tokens(t),
-                  "nll_mean", t->error ? json_null() : kvl_record_real(text_mean(t->nll, t->n_tok)),
-                  "curve", t->error ? json_null() : text_curve(t), "block_nll",
-                  t->error ? json_null() : text_blocks(t));
-    json_t *cost =
-        json_pack("{s:o, s:o, s:o}", "wall_ns", kvl_record_real(o->wall_ns), "prefill_ns",
-                  kvl_record_ns(o->prefill_ns), "error", kvl_record_path_text(t->error));
-    json_t *r = kvl_record_add(kvl_record_add(kvl_record_start("nll", run), what), scores);
-    r = kvl_record_add(kvl_record_add(r, kvl_record_observed(o)), kvl_record_method(&o->method));
-    return kvl_record_add(r, cost);
+    json_t *r = kvl_record_start("nll", run);
+#define NLL KVL_PUT
+#include "fields.def"
+    return r;
 }
 
 /* ---- perplexity ------------------------------------------------------------------------------ */
@@ -116,16 +125,18 @@ static double texts_mean(const json_t *texts, const char *field)
     return n ? sum / (double)n : KVL_NAN;
 }
 
-/* Values whose mean is bootstrapped: the texts, or the blocks of the only one. */
-static size_t texts_values(const json_t *texts, size_t n_scored, double *value, int64_t *cluster)
+/* Values whose mean is bootstrapped: the texts, or the blocks (NULL: there are none) of the only one. */
+static size_t texts_values(const json_t *texts, const char *mean, const char *of_blocks,
+                           size_t n_scored, double *value, int64_t *cluster)
 {
     size_t n = 0;
     for (size_t i = 0; i < json_array_size(texts); i++) {
-        const json_t *text = json_array_get(texts, i), *blocks = json_object_get(text, "block_nll");
-        if (!text_scored(text)) continue;
-        if (n_scored > 1) {
+        const json_t *text = json_array_get(texts, i);
+        const json_t *blocks = of_blocks ? json_object_get(text, of_blocks) : NULL;
+        if (!text_scored(text) || isnan(kvl_json_number(text, mean))) continue;
+        if (n_scored > 1 || !of_blocks) {
             cluster[n] = (int64_t)n;
-            value[n++] = kvl_json_number(text, "nll_mean");
+            value[n++] = kvl_json_number(text, mean);
             continue;
         }
         for (size_t b = 0; b < json_array_size(blocks) && b < TEXT_BLOCKS; b++) {
@@ -136,7 +147,8 @@ static size_t texts_values(const json_t *texts, size_t n_scored, double *value, 
     return n;
 }
 
-static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
+static int texts_interval(const json_t *texts, const char *mean, const char *of_blocks,
+                          size_t n_scored, struct kvl_range range, const char *id,
                           struct kvl_interval *out)
 {
     size_t room = json_array_size(texts) + TEXT_BLOCKS;
@@ -144,16 +156,17 @@ static int texts_interval(const json_t *texts, size_t n_scored, const char *id,
     int64_t *cluster = kvl_alloc(room, sizeof *cluster);
     int rc = value && cluster ? KVL_OK : KVL_ENOMEM;
     if (rc == KVL_OK) {
-        size_t n = texts_values(texts, n_scored, value, cluster);
-        rc = kvl_mean_interval(value, cluster, n, KVL_RANGE_ANY, kvl_point_number(id), out);
-        out->mean = texts_mean(texts, "nll_mean");
+        size_t n = texts_values(texts, mean, of_blocks, n_scored, value, cluster);
+        rc = kvl_mean_interval(value, cluster, n, range, kvl_point_number(id), out);
+        out->mean = texts_mean(texts, mean);
     }
     kvl_free(value);
     kvl_free(cluster);
     return rc;
 }
 
-static json_t *texts_curve(const json_t *texts, int32_t n_tok)
+/* Running means of the field `name`. */
+static json_t *texts_curve(const json_t *texts, const char *name, int32_t n_tok)
 {
     json_t *curve = json_array();
     size_t row = 0;
@@ -162,62 +175,75 @@ static json_t *texts_curve(const json_t *texts, int32_t n_tok)
         size_t n = 0;
         for (size_t i = 0; i < json_array_size(texts); i++) {
             const json_t *text = json_array_get(texts, i);
-            const json_t *point = json_array_get(json_object_get(text, "curve"), row);
-            if (!text_scored(text)) continue;
+            const json_t *point = json_array_get(json_object_get(text, name), row);
+            if (!text_scored(text) || !point) continue;
             sum += json_number_value(json_array_get(point, 1));
             n++;
         }
         json_t *mean = kvl_record_real(n ? sum / (double)n : KVL_NAN);
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, mean)) != 0) {
-            json_decref(curve);
-            return NULL;
-        }
+        kvl_record_item(&curve, json_pack("[i, o]", mark, mean));
     }
     return curve;
 }
 
-static json_t *texts_scores(const json_t *texts, const char *id)
+/* What a cell of texts adds up to. */
+struct texts_sum {
+    size_t n; /* texts with a score */
+    int32_t n_tok;
+    struct kvl_interval nll;
+};
+
+static int texts_sum(const json_t *texts, const char *id, struct texts_sum *out)
 {
-    size_t n = 0, all = json_array_size(texts);
-    struct kvl_interval v;
-    int32_t n_tok = 0;
-    for (size_t i = 0; i < all; i++) {
+    struct texts_sum sum = { 0 };
+    for (size_t i = 0; i < json_array_size(texts); i++) {
         const json_t *text = json_array_get(texts, i);
         if (!text_scored(text)) continue;
-        n++;
-        n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
+        sum.n++;
+        sum.n_tok = (int32_t)json_integer_value(json_object_get(text, "n_tok"));
     }
-    if (texts_interval(texts, n, id, &v) != KVL_OK) return NULL;
-    json_t *nll = json_pack("{s:o, s:o, s:o, s:s}", "mean", kvl_record_real(v.mean), "lo",
-                            kvl_record_real(v.lo), "hi", kvl_record_real(v.hi), "over",
-                            n > 1 ? "texts" : "blocks");
-    json_t *ppl = json_pack("{s:o, s:o, s:o}", "value", kvl_record_real(exp(v.mean)), "lo",
-                            kvl_record_real(exp(v.lo)), "hi", kvl_record_real(exp(v.hi)));
-    return json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "n", (json_int_t)n, "n_contexts",
-                     (json_int_t)n, "n_errors", (json_int_t)(all - n), "n_tok",
-                     (json_int_t)n_tok * (json_int_t)n, "nll", nll, "ppl", ppl, "curve",
-                     texts_curve(texts, n_tok));
+    KVL_TRY(texts_interval(texts, "nll_mean", "block_nll", sum.n, KVL_RANGE_ANY, id, &sum.nll));
+    *out = sum;
+    return KVL_OK;
+}
+
+static json_t *texts_nll(const struct texts_sum *sum)
+{
+    return json_pack("{s:o, s:o, s:o, s:s}", "mean", kvl_record_real(sum->nll.mean), "lo",
+                     kvl_record_real(sum->nll.lo), "hi", kvl_record_real(sum->nll.hi), "over",
+                     sum->n > 1 ? "texts" : "blocks");
+}
+
+static json_t *texts_ppl(const struct texts_sum *sum)
+{
+    return json_pack("{s:o, s:o, s:o}", "value", kvl_record_real(exp(sum->nll.mean)), "lo",
+                     kvl_record_real(exp(sum->nll.lo)), "hi", kvl_record_real(exp(sum->nll.hi)));
+}
+
+/* Mean of a field that compares with full attention, over texts; null where no text was compared. */
+static json_t *texts_compared(const json_t *texts, const char *mean, struct kvl_range range,
+                              const char *id)
+{
+    struct kvl_interval v;
+    if (isnan(texts_mean(texts, mean))) return json_null();
+    if (texts_interval(texts, mean, NULL, 0, range, id, &v) != KVL_OK) return NULL;
+    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(v.mean), "lo",
+                     kvl_record_real(v.lo), "hi", kvl_record_real(v.hi));
+}
+
+static json_t *texts_kl_curve(const json_t *texts, int32_t n_tok)
+{
+    return isnan(texts_mean(texts, "kl_mean")) ? json_null()
+                                               : texts_curve(texts, "kl_curve", n_tok);
 }
 
 static json_t *texts_observed(const json_t *texts)
 {
-    struct kvl_outcome o = {
-        .attended_tok = texts_mean(texts, "attended_tok"),
-        .dense_tok = texts_mean(texts, "dense_tok"),
-        .window_tok = texts_mean(texts, "window_tok"),
-        .kv_read = texts_mean(texts, "kv_read_bytes_per_tok"),
-        .index_read = texts_mean(texts, "index_read_bytes_per_tok"),
-        .kv_logical = texts_mean(texts, "kv_logical_bytes"),
-        .kv_physical = texts_mean(texts, "kv_physical_bytes"),
-        .kv_own = texts_mean(texts, "kv_own_bytes"),
-        .meta = texts_mean(texts, "meta_bytes"),
-    };
-    for (int i = 0; i < KVL_N_TIERS; i++) {
-        char field[64];
-        snprintf(field, sizeof field, "tiers.%s", kvl_tiers_name[i]);
-        o.tiers[i] = texts_mean(texts, field);
-    }
-    return kvl_record_observed(&o);
+    struct kvl_outcome o = { 0 };
+#define OBSERVED(member, name, ...) o.member = texts_mean(texts, #name);
+#define TIER(member, name, ...)     o.tiers[KVL_TIER_##member] = texts_mean(texts, "tiers." #name);
+#include "fields.def"
+    return kvl_record_observed(&o, KVL_OF_PERPLEXITY);
 }
 
 static json_t *texts_method(const json_t *texts)
@@ -235,11 +261,10 @@ static json_t *texts_method(const json_t *texts)
 
 json_t *kvl_record_perplexity(const char *run, const struct kvl_cell *c, const json_t *texts)
 {
-    double wall = texts_mean(texts, "wall_ns"), n = (double)json_array_size(texts);
-    json_t *r = kvl_record_add(kvl_record_start("perplexity", run), kvl_record_point(c));
-    r = kvl_record_add(r, json_pack("{s:s}", "protocol", kvl_protocol_name(c->protocol)));
-    r = kvl_record_add(r, texts_scores(texts, c->id));
-    r = kvl_record_add(kvl_record_add(r, texts_observed(texts)), texts_method(texts));
-    return kvl_record_add(r, json_pack("{s:o, s:o}", "wall_s", kvl_record_real(wall * n * 1e-9),
-                                       "t_end", kvl_record_now()));
+    struct texts_sum sum;
+    if (texts_sum(texts, c->id, &sum) != KVL_OK) return NULL;
+    json_t *r = kvl_record_start("perplexity", run);
+#define PERPLEXITY KVL_PUT
+#include "fields.def"
+    return r;
 }

@@ -16,7 +16,11 @@ struct kvl_text_result {
     int32_t first_tok; /* position of the first token that was predicted under the policy */
     int32_t n_tok;     /* predicted tokens */
     const double *nll; /* [n_tok], nats */
-    const char *error; /* NULL: none.  Otherwise nothing below was observed */
+    /* [n_tok]: KL of full attention's next token to the policy's, nats, and whether the best one is the same; NULL: not
+     * known */
+    const double *kl;
+    const uint8_t *same;
+    const char *error;           /* NULL: none.  Otherwise nothing below was observed */
     struct kvl_outcome observed; /* attended tokens, bytes and times of it */
 };
 

@@ -1,7 +1,7 @@
 /* Keys of cells: the text of all that may change their answers. */
 #include "cell_key.h"
 
-#include "config_prompt.h"
+#include "settings.h"
 
 struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point *task,
                               uint64_t method)
@@ -18,26 +18,13 @@ static int key_depth(struct kvl_buf *b, double depth)
                        : kvl_buf_printf(b, ";depth=%.15g", depth);
 }
 
-/* What tells the tasks of two cells apart.  A file is known by its contents, not by its name, and of
- * the options of how it is read those of its mode count. */
-static int key_source(struct kvl_buf *b, const struct kvl_point *task)
-{
-    KVL_TRY(kvl_buf_printf(b, "data=%016llx", (unsigned long long)task->data));
-    for (const struct kvl_opt *o = task->task->opts; o && o->name; o++) {
-        if (o->type == KVL_OPT_PATH) continue;
-        KVL_TRY(kvl_buf_printf(b, ",%s=", o->name));
-        KVL_TRY(kvl_opt_value(o, task->opts, b));
-    }
-    return KVL_OK;
-}
-
+/* What tells the tasks of two cells apart.  Of the options of how a text is read those of its mode count. */
 static int key_task(struct kvl_buf *b, const struct kvl_point *task)
 {
     const struct kvl_reading *r = kvl_point_reading(task);
     KVL_TRY(kvl_buf_printf(b, ";task=%s/%u", task->task->name, task->task->version));
     KVL_TRY(kvl_buf_adds(b, ";task_options="));
-    if (task->source) return key_source(b, task);
-    if (!r || !r->text[0]) return kvl_buf_adds(b, task->options);
+    if (!r || !r->text[0]) return kvl_buf_adds(b, task->key);
     KVL_TRY(kvl_buf_printf(b, "text=%016llx,", (unsigned long long)task->data));
     if (r->mode == KVL_READ_PREFILL) return kvl_buf_printf(b, "mode=prefill,tokens=%d", r->tokens);
     if (r->mode == KVL_READ_CHUNK) return kvl_buf_printf(b, "mode=chunk,chunk=%d", r->chunk);
@@ -63,13 +50,12 @@ static int key_point(const struct kvl_work *w, const struct kvl_where *where,
 {
     const struct kvl_sweep *s = w->sweep;
     const char *options = c->planned ? kvl_planned_options(c->planned) : c->policy->options;
-    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx;kv=%s;device=%s;exec=real",
-                           c->speed ? "speed" : "cell", kvl_model_hash(w->model),
-                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model)),
-                           kvl_kv_type_name(s->kv_type), s->device));
-    if (s->prefill_type != KVL_PREFILL_F32)
-        KVL_TRY(kvl_buf_printf(b, ";prefill_type=%s", kvl_prefill_type_name(s->prefill_type)));
-    if (s->windows_off) KVL_TRY(kvl_buf_adds(b, ";windows=off"));
+    KVL_TRY(kvl_buf_printf(b, "kind=%s;model=%s;tokenizer=%016llx", c->speed ? "speed" : "cell",
+                           kvl_model_hash(w->model),
+                           (unsigned long long)kvl_tokenizer_hash(kvl_model_tokenizer(w->model))));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_ALWAYS, b));
+    KVL_TRY(kvl_buf_adds(b, ";exec=real"));
+    KVL_TRY(kvl_settings_key(s, KVL_KEY_GIVEN, b));
     if (kvl_model_short_tok(w->model) > 0)
         KVL_TRY(kvl_buf_printf(b, ";rope=%s", kvl_work_turns_short(w) ? "short" : "long"));
     KVL_TRY(key_task(b, c->task));
@@ -82,7 +68,7 @@ static int key_point(const struct kvl_work *w, const struct kvl_where *where,
     if (c->planned ? kvl_planned_own_prefill(c->planned) : c->policy->own)
         KVL_TRY(kvl_buf_adds(b, ";prefill=own"));
     /* What the store keeps for other cells takes time, too. */
-    if (c->speed && s->prefill_kv_host) KVL_TRY(kvl_buf_adds(b, ";prefill_kv=host"));
+    if (c->speed) KVL_TRY(kvl_settings_key(s, KVL_KEY_SPEED, b));
     if (c->speed && where->gpu) KVL_TRY(kvl_buf_printf(b, ";gpu=%s", where->gpu));
     if (c->speed)
         return kvl_buf_printf(

@@ -1,78 +1,15 @@
-/* The keys of a sweep file. */
+/* A sweep file as a whole: what must be there, and what stands for what is not. */
 #include "config.h"
 
-#include "config_analyze.h"
-#include "config_exclude.h"
 #include "config_point.h"
-#include "config_prompt.h"
-#include "config_quality.h"
-#include "config_text.h"
-#include "config_values.h"
 #include "policy_spec.h"
+#include "settings.h"
 #include "show.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { CONFIG_MAX_COUNT = 100000 };
-
-struct config {
-    struct kvl_sweep *s;
-    const struct kvl_registry *registry;
-    const char *model_dir; /* "model" is relative to it; NULL = as it is */
-};
-
-static int config_name(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    KVL_TRY(kvl_config_string(y, v, key, &c->s->name));
-    if (strchr(c->s->name, '/'))
-        return kvl_yaml_fail(y, v, key, "\"%s\" has a slash, want a plain name", c->s->name);
-    return KVL_OK;
-}
-
-/* Relative to the file. */
-static int config_path(const struct config *c, struct kvl_yaml *y, const yaml_node_t *v,
-                       const char *key, const char *text, char **out)
-{
-    struct kvl_buf path = { 0 };
-    bool relative = text[0] != '/' && y->lines && c->model_dir;
-    if (!text[0]) return kvl_yaml_fail(y, v, key, "is empty, want the path of a GGUF file");
-    if (kvl_buf_printf(&path, "%s%s%s", relative ? c->model_dir : "", relative ? "/" : "", text))
-        return kvl_config_memory(y, key);
-    free(*out);
-    *out = path.data;
-    return KVL_OK;
-}
-
-static int config_model(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    return config_path(c, y, v, key, text, &c->s->model);
-}
-
-/* Paths are no ranges, whatever dots they have. */
-static int config_models(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    kvl_texts_free(&c->s->models);
-    if (kvl_yaml_len(v) == 0) return kvl_yaml_fail(y, v, key, "is an empty list, want paths");
-    for (size_t i = 0; i < kvl_yaml_len(v); i++) {
-        const char *text;
-        char *path = NULL;
-        const yaml_node_t *at = kvl_yaml_at(y, v, i);
-        KVL_TRY(kvl_yaml_text(y, at, key, &text));
-        KVL_TRY(config_path(c, y, at, key, text, &path));
-        int rc = kvl_texts_add(&c->s->models, path);
-        free(path);
-        if (rc != KVL_OK) return kvl_config_memory(y, key);
-    }
-    return KVL_OK;
-}
 
 static bool config_overridden(const struct kvl_yaml *y, const char *path)
 {
@@ -96,270 +33,6 @@ static int config_settle_models(const struct kvl_yaml *y, struct kvl_sweep *s)
     if (s->models.n == 1 || flag) kvl_texts_free(&s->models);
     return KVL_OK;
 }
-
-static int config_log(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_string(y, v, key, &((struct config *)user)->s->log);
-}
-
-static int config_chat(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_chat_read(y, v, key, &((struct config *)user)->s->chat);
-}
-
-/* An empty one is a system text, too: it takes the place of the template's own. */
-static int config_system(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct kvl_sweep *s = ((struct config *)user)->s;
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    free(s->system);
-    s->system = strdup(text);
-    return s->system ? KVL_OK : kvl_config_memory(y, key);
-}
-
-static int config_seed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    int64_t seed;
-    KVL_TRY(kvl_yaml_i64(y, v, key, 0, INT64_MAX, &seed));
-    ((struct config *)user)->s->seed = (uint64_t)seed;
-    return KVL_OK;
-}
-
-static int config_kv_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_kv_type_parse(text, &((struct config *)user)->s->kv_type, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want f16, bf16, f32 or q8_0",
-                             text);
-    return KVL_OK;
-}
-
-static int config_prefill_type(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_prefill_type_parse(text, &((struct config *)user)->s->prefill_type, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key,
-                             "\"%s\" is no arithmetic of prefill, want f32, bf16 or blas", text);
-    return KVL_OK;
-}
-
-static int config_prefill_kv(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_prefill_kv_parse(text, &((struct config *)user)->s->prefill_kv_host, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" holds no keys and values, want device or host",
-                             text);
-    return KVL_OK;
-}
-
-static int config_window(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    if (kvl_window_parse(text, &((struct config *)user)->s->windows_off, NULL) != KVL_OK)
-        return kvl_yaml_fail(y, v, key, "\"%s\" says nothing of windows, want auto or off", text);
-    return KVL_OK;
-}
-
-static int config_device(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    const char *text;
-    KVL_TRY(kvl_yaml_text(y, v, key, &text));
-    struct kvl_sweep *s = ((struct config *)user)->s;
-    if (kvl_device_parse(text, &s->device, &s->gpus, NULL) != KVL_OK)
-        return kvl_yaml_fail(
-            y, v, key,
-            "\"%s\" is no device, want " KVL_DEVICE_NAMES "; GPUs by number as in cuda:0..7", text);
-    return KVL_OK;
-}
-
-static int config_threads(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, 1024, &((struct config *)user)->s->threads);
-}
-
-static int config_contexts(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->contexts);
-}
-
-static int config_questions(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, CONFIG_MAX_COUNT, &((struct config *)user)->s->questions);
-}
-
-static int config_chunk(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, 65536, &((struct config *)user)->s->chunk_tok);
-}
-
-static int config_max_tok(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, 1 << 30, &((struct config *)user)->s->max_tok);
-}
-
-static int config_kv_limit(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, INT32_MAX, &((struct config *)user)->s->kv_limit_mib);
-}
-
-static int config_batch(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, KVL_ASK_MAX, &((struct config *)user)->s->batch);
-}
-
-/* ---- lists ----------------------------------------------------------------------------------- */
-
-static int config_tasks(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    return kvl_points_read(y, v, key, KVL_POINT_TASK, c->registry, &c->s->tasks);
-}
-
-static int config_policies(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    return kvl_points_read(y, v, key, KVL_POINT_POLICY, c->registry, &c->s->policies);
-}
-
-static int config_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_length, &((struct config *)user)->s->lengths);
-}
-
-static int config_depths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_depth, &((struct config *)user)->s->depths);
-}
-
-static int config_protocols(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_protocol,
-                         &((struct config *)user)->s->protocols);
-}
-
-static int config_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_budget, &((struct config *)user)->s->budgets);
-}
-
-/* ---- speed ----------------------------------------------------------------------------------- */
-
-static int config_speed_task(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    struct kvl_points *task = &c->s->speed.task;
-    KVL_TRY(kvl_points_read(y, v, key, KVL_POINT_TASK, c->registry, task));
-    return task->n == 1 ? KVL_OK : kvl_yaml_fail(y, v, key, "names %zu tasks, want one", task->n);
-}
-
-static int config_speed_policies(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    return kvl_points_read(y, v, key, KVL_POINT_POLICY, c->registry, &c->s->speed.policies);
-}
-
-static int config_speed_lengths(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_length,
-                         &((struct config *)user)->s->speed.lengths);
-}
-
-static int config_speed_budgets(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_yaml_each(y, v, key, kvl_config_add_budget,
-                         &((struct config *)user)->s->speed.budgets);
-}
-
-static int config_speed_steps(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, 1 << 20, &((struct config *)user)->s->speed.steps);
-}
-
-static int config_speed_warmup(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 0, 1 << 20, &((struct config *)user)->s->speed.warmup);
-}
-
-static int config_speed_repeats(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_config_i32(y, v, key, 1, 1000, &((struct config *)user)->s->speed.repeats);
-}
-
-static int config_speed(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    static const struct kvl_yaml_key keys[] = {
-        { "task", config_speed_task, false },       { "policies", config_speed_policies, false },
-        { "lengths", config_speed_lengths, false }, { "budgets", config_speed_budgets, false },
-        { "steps", config_speed_steps, false },     { "warmup", config_speed_warmup, false },
-        { "repeats", config_speed_repeats, false },
-    };
-    struct config *c = user;
-    struct kvl_speed *speed = &c->s->speed;
-    (void)key;
-    *speed = (struct kvl_speed){ .on = true, .steps = 32, .warmup = 4, .repeats = 3 };
-    return kvl_yaml_walk(y, v, "speed.", keys, sizeof keys / sizeof keys[0], user);
-}
-
-/* ---- the file -------------------------------------------------------------------------------- */
-
-static int config_exclude(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    struct config *c = user;
-    return kvl_exclude_read(y, v, key, c->registry, c->s);
-}
-
-static int config_analyze(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_analyze_read(y, v, key, &((struct config *)user)->s->analyze);
-}
-
-static int config_quality(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_quality_read(y, v, key, &((struct config *)user)->s->quality);
-}
-
-static int config_sampling(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
-{
-    return kvl_sampling_read(y, v, key, &((struct config *)user)->s->sampling);
-}
-
-static const struct kvl_yaml_key config_keys[] = {
-    { "name", config_name, false },
-    { "model", config_model, false },
-    { "models", config_models, false },
-    { "chat", config_chat, false },
-    { "system", config_system, false },
-    { "log", config_log, false },
-    { "seed", config_seed, false },
-    { "kv_type", config_kv_type, false },
-    { "prefill_type", config_prefill_type, false },
-    { "prefill_kv", config_prefill_kv, false },
-    { "window", config_window, false },
-    { "device", config_device, false },
-    { "threads", config_threads, false },
-    { "contexts", config_contexts, false },
-    { "questions", config_questions, false },
-    { "max_tok", config_max_tok, false },
-    { "chunk_tok", config_chunk, false },
-    { "kv_limit_mib", config_kv_limit, false },
-    { "batch", config_batch, false },
-    { "tasks", config_tasks, false },
-    { "policies", config_policies, false },
-    { "lengths", config_lengths, false },
-    { "depths", config_depths, false },
-    { "protocols", config_protocols, false },
-    { "budgets", config_budgets, false },
-    { "exclude", config_exclude, false },
-    { "speed", config_speed, true },
-    { "quality", config_quality, true },
-    { "sampling", config_sampling, true },
-    { "analyze", config_analyze, true },
-};
 
 static bool config_budgets_needed(const struct kvl_points *policies)
 {
@@ -446,11 +119,10 @@ static void config_split(const char *path, char *dir, char *stem, size_t size)
     snprintf(stem, size, "%.*s", dot && dot != base ? (int)(dot - base) : (int)strlen(base), base);
 }
 
-static int config_walk(struct kvl_yaml *y, const char *name, struct config *c)
+static int config_walk(struct kvl_yaml *y, const char *name, struct kvl_setting_for *c)
 {
     struct kvl_sweep *s = c->s;
-    KVL_TRY(kvl_yaml_walk(y, kvl_yaml_root(y), "", config_keys,
-                          sizeof config_keys / sizeof config_keys[0], c));
+    KVL_TRY(kvl_settings_walk(y, kvl_yaml_root(y), "", c));
     KVL_TRY(config_settle_models(y, s));
     KVL_TRY(config_check(y, s));
     if (config_fill_defaults(s, name) != KVL_OK) return kvl_config_memory(y, "name");
@@ -458,8 +130,8 @@ static int config_walk(struct kvl_yaml *y, const char *name, struct config *c)
     return KVL_OK;
 }
 
-static int config_read(const char *file, const char *name, struct kvl_yaml *y, struct config *c,
-                       struct kvl_err *err)
+static int config_read(const char *file, const char *name, struct kvl_yaml *y,
+                       struct kvl_setting_for *c, struct kvl_err *err)
 {
     char dir[PATH_MAX], stem[PATH_MAX];
     struct kvl_buf text = { 0 };
@@ -488,18 +160,11 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                    struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
                    struct kvl_err *err)
 {
-    struct kvl_sweep s = { .seed = 1,
-                           .kv_type = KVL_KV_F16,
-                           .device = "cpu",
-                           .gpus = { .n = 1 },
-                           .contexts = 8,
-                           .questions = 1,
-                           .chunk_tok = 512,
-                           .batch = KVL_ASK_MAX,
-                           .sampling = kvl_greedy,
-                           .analyze = kvl_analyze_defaults };
-    struct config c = { .s = &s, .registry = registry };
+    struct kvl_sweep s = { .gpus = { .n = 1 }, .sampling = kvl_greedy() };
+    struct kvl_setting_for c = { .s = &s, .registry = registry };
     struct kvl_yaml y = { .override = overrides, .n_overrides = n_overrides };
+    kvl_settings_default("", &s);
+    kvl_settings_default("analyze.", &s);
     int rc = config_read(file, name, &y, &c, err);
     kvl_yaml_free(&y);
     for (size_t i = 0; i < n_overrides; i++) kvl_yaml_free(&overrides[i].yaml);
@@ -508,6 +173,16 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
     else
         kvl_sweep_free(&s);
     return rc;
+}
+
+struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s)
+{
+    return (struct kvl_engine_desc){ .kv_type = s->kv_type,
+                                     .prefill_type = s->prefill_type,
+                                     .prefill_kv_host = s->prefill_kv_host,
+                                     .chunk_tok = s->chunk_tok,
+                                     .max_tok = s->max_tok,
+                                     .kv_limit_bytes = (size_t)s->kv_limit_mib << 20 };
 }
 
 void kvl_sweep_free(struct kvl_sweep *s)

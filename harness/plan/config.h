@@ -1,38 +1,6 @@
 /* config.h - a sweep as the user wrote it: axes, exclusions, where the log goes.
  *
- *   name: demo                     # default: the file's name
- *   model: path/to/model.gguf      # relative to this file
- *   models: [a.gguf, b.gguf]       # instead of model: an axis; each with contexts of its own
- *   chat: auto                     # template of the prompts: that of the file, none, or a name
- *   system: Be brief.              # system text of the template; default: none
- *   log: out/demo.jsonl.zst        # relative to where the program runs
- *   seed: 1
- *   kv_type: f16                   # or bf16, f32, q8_0
- *   prefill_type: f32              # or bf16, or blas: another arithmetic, so other cells
- *   device: cpu                    # or cuda, hybrid, cpu-hybrid
- *   threads: 2                     # default: all cores
- *   tasks: [{task: passkey, keys: 4}, kv_retrieval]
- *   lengths: [1024, 4096]          # tokens; also ranges: 1024..8192*2, 1024..4096+1024
- *   depths: [spread]               # or numbers 0..1
- *   protocols: [question_in_prefill, question_after_compress]
- *   contexts: 8                    # per cell
- *   questions: 4                   # per context
- *   policies: [full, {policy: quest, page: [16, 32]}, "*"]   # lists are axes; "*" = all there are
- *             # {policy: infllm, prefill: [shared, own]}: own = the method reads the context itself
- *   budgets: [64..1024*2, 25%]     # tokens per lane, or a part of the context
- *   exclude: [{policy: quest, budget: 64}]
- *   speed: {task: kv_retrieval, lengths: [4096], budgets: [256], policies: ["*"], steps: 32,
- *           warmup: 4, repeats: 3}
- *   quality: {questions: 1, steps: 8, top: [10, 64, 256]}   # reference passes; default: none
- *   analyze: {what: [mass, similarity, drift], tokens: [64, 256], next: [2, 4], lag: 8,
- *             dense_layers: 2, wait_layers: 0}              # for kvlab analyze; `what` may be all
- *   sampling: {temperature: 0.7, top_p: 0.9, top_k: 0, min_p: 0, n: 4, seed: 1}   # default: greedy
- *   prefill_kv: device             # or host: layer by layer, one layer's keys and values on the device
- *   window: auto                   # or off: without windows that all layers have, as llama.cpp
- *   kv_limit_mib: 4096             # of the KV store; default: none
- *   max_tok: 4096                  # longest session: which factors of LongRoPE; default: the model's context
- *   chunk_tok: 512                 # prefill chunk
- *   batch: 64                      # answers that decode together at most
+ * harness/sweeps/README.md has the keys, settings.def what they are; harness/sweeps/ has sweeps.
  *
  * Everything is checked before anything runs; a failure is KVL_EINVAL with file, line and key.
  */
@@ -62,6 +30,8 @@ struct kvl_point {
     const struct kvl_policy *policy;
     char *options; /* task: all of them; policy: the explicit ones, in table order */
     void *opts;    /* task: its options struct; policy: NULL */
+    char *
+        key; /* task: its options, in which files are known by their contents, not by their names */
     bool raw;      /* task: no chat template is put around its prompts */
     uint64_t code; /* hash of its sources, or of the shared object that it came from */
     uint64_t data; /* task: hash of the files that it reads, 0 = none */
@@ -119,13 +89,17 @@ struct kvl_speed {
     int32_t steps, warmup, repeats;
 };
 
+enum { KVL_NUMBERS = 8 };
+struct kvl_numbers {
+    int32_t v[KVL_NUMBERS], n; /* ascending */
+};
+
 /* Reference passes: of the first questions of every context, their first answer steps. */
-enum { KVL_QUALITY_TOPS = 8 };
+enum { KVL_QUALITY_TOPS = KVL_NUMBERS };
 struct kvl_quality {
     int32_t questions; /* 0 = none */
     int32_t steps;
-    int32_t top[KVL_QUALITY_TOPS]; /* ascending */
-    int32_t n_top;
+    struct kvl_numbers top;
 };
 
 /* What kvlab analyze looks at (analysis.h); its flags say what the values mean. */
@@ -135,16 +109,19 @@ enum kvl_analyze_what {
     KVL_ANALYZE_DRIFT = 4,
     KVL_ANALYZE_ALL = 7
 };
-enum { KVL_ANALYZE_NUMBERS = 8, KVL_ANALYSIS_LAG = 64 /* the longest */ };
-struct kvl_analyze_numbers {
-    int32_t v[KVL_ANALYZE_NUMBERS], n; /* ascending */
-};
+enum { KVL_ANALYSIS_LAG = 64 /* the longest */ };
 struct kvl_analyze {
     bool on;
     unsigned what; /* bits of enum kvl_analyze_what */
-    struct kvl_analyze_numbers tokens, next;
+    struct kvl_numbers tokens, next;
     int32_t lag, dense_layers, wait_layers; /* 0 and -1: by the model */
 };
+
+/* Bits of enum kvl_analyze_what; 0: there is no analysis of this name.  *near: the nearest name, NULL
+ * when none is near. */
+unsigned kvl_analyze_find(const char *name, const char **near);
+/* "mass", "similarity", "drift": of one bit. */
+const char *kvl_analyze_name(unsigned what);
 
 /* How answers are made; sampler.h says what the numbers mean. */
 struct kvl_sampling {
@@ -153,7 +130,6 @@ struct kvl_sampling {
     int32_t top_k, n; /* n: answers to each question */
     uint64_t seed;
 };
-extern const struct kvl_sampling kvl_greedy;
 
 enum { KVL_ASK_MAX = 64 }; /* answers that decode together at most */
 
@@ -195,5 +171,8 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                    struct kvl_yaml_override *overrides, size_t n_overrides, struct kvl_sweep *out,
                    struct kvl_err *err);
 void kvl_sweep_free(struct kvl_sweep *s);
+
+/* What a sweep says of its engine. */
+struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s);
 
 #endif

@@ -2,9 +2,11 @@
 #include "config_point.h"
 
 #include "code.h"
-#include "guard.h"
+#include "crash_line.h"
+#include "data_home.h"
 #include "policy_spec.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,6 +67,7 @@ void kvl_points_free(struct kvl_points *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         free(p->v[i].options);
+        free(p->v[i].key);
         kvl_free(p->v[i].opts);
         if (p->v[i].source) p->v[i].task->close(p->v[i].source);
     }
@@ -90,8 +93,10 @@ struct point_entry {
     struct kvl_point point; /* name found */
     struct point_axis axis[POINT_MAX_AXES];
     size_t n_axes;
-    bool all;               /* an axis was "all": files that are not there are passed over */
-    struct kvl_err missing; /* the first of them */
+    struct point_entry *preset; /* that this is an entry of; NULL: none */
+    uint32_t taken;             /* of a preset: axes that some task of it has, bits */
+    bool all;                   /* an axis was "all": files that are not there are passed over */
+    struct kvl_err missing;     /* the first of them */
 };
 
 static const struct kvl_opt *point_table(const struct kvl_point *p, size_t *size)
@@ -146,16 +151,45 @@ const struct kvl_reading *kvl_point_reading(const struct kvl_point *task)
     return task->task->score ? NULL : task->opts;
 }
 
+static int point_hash_file(struct kvl_point *p, const char *path, struct kvl_err *err)
+{
+    struct kvl_buf text = { 0 };
+    KVL_TRY(kvl_read_file(path, POINT_FILE_LIMIT, &text, err));
+    p->data = XXH3_64bits_withSeed(text.data ? text.data : "", text.len, p->data);
+    kvl_buf_free(&text);
+    return KVL_OK;
+}
+
 /* What a task reads from a file is part of its cells: the hash tells edited files apart. */
 static int point_hash_text(struct kvl_point *p, struct kvl_err *err)
 {
     const struct kvl_reading *reading = kvl_point_reading(p);
-    struct kvl_buf text = { 0 };
-    if (!reading || !reading->text[0]) return KVL_OK;
-    KVL_TRY(kvl_read_file(reading->text, POINT_FILE_LIMIT, &text, err));
-    p->data = XXH3_64bits(text.data ? text.data : "", text.len);
-    kvl_buf_free(&text);
+    if (reading) return reading->text[0] ? point_hash_file(p, reading->text, err) : KVL_OK;
+    for (const struct kvl_opt *o = p->task->opts; o && o->name; o++) {
+        const char *path = (const char *)p->opts + o->off;
+        if (o->type == KVL_OPT_PATH && path[0]) KVL_TRY(point_hash_file(p, path, err));
+    }
     return KVL_OK;
+}
+
+static int point_print_key(const struct kvl_point *p, struct kvl_buf *b)
+{
+    if (!p->source && (!p->data || kvl_point_reading(p))) return kvl_buf_adds(b, p->options);
+    KVL_TRY(kvl_buf_printf(b, "data=%016llx", (unsigned long long)p->data));
+    for (const struct kvl_opt *o = p->task->opts; o && o->name; o++) {
+        if (o->type == KVL_OPT_PATH) continue;
+        KVL_TRY(kvl_buf_printf(b, ",%s=", o->name));
+        KVL_TRY(kvl_opt_value(o, p->opts, b));
+    }
+    return KVL_OK;
+}
+
+static int point_key(struct kvl_point *p)
+{
+    struct kvl_buf key = { 0 };
+    int rc = point_print_key(p, &key);
+    p->key = key.data;
+    return rc;
 }
 
 /* The same of a task that has its contexts from files. */
@@ -245,6 +279,7 @@ static int point_add(struct point_entry *e, const char *options)
     p.code = p.task ? kvl_registry_task_code(e->registry, p.task)
                     : kvl_registry_code(e->registry, p.policy);
     if (rc == KVL_OK && p.task) rc = point_open(&p, err);
+    if (rc == KVL_OK && p.task) rc = point_key(&p);
     void *v = e->out->v;
     if (rc == KVL_OK) rc = array_grow(&v, e->out->n, sizeof *e->out->v);
     e->out->v = v;
@@ -255,6 +290,7 @@ static int point_add(struct point_entry *e, const char *options)
     }
     bool passed = rc == KVL_EIO && e->all;
     free(p.options);
+    free(p.key);
     kvl_free(p.opts);
     if (p.source) p.task->close(p.source);
     if (passed) {
@@ -318,31 +354,69 @@ static int point_axis_value(struct kvl_yaml *y, const yaml_node_t *at, const cha
     return kvl_texts_add(user, text);
 }
 
+/* A new axis of the option `name`; NULL with a message when it has one, or there are too many. */
+static struct point_axis *point_axis(struct point_entry *e, const yaml_node_t *at, const char *name)
+{
+    for (size_t a = 0; a < e->n_axes; a++)
+        if (strcmp(e->axis[a].name, name) == 0) {
+            kvl_yaml_fail(e->y, at, e->key, "option \"%s\" stands twice", name);
+            return NULL;
+        }
+    if (e->n_axes == POINT_MAX_AXES) {
+        kvl_yaml_fail(e->y, at, e->key, "more than %d options", POINT_MAX_AXES);
+        return NULL;
+    }
+    e->axis[e->n_axes].name = name;
+    return &e->axis[e->n_axes++];
+}
+
+/* The options that the preset was named with, as far as the task has them: they come before the preset's own. */
+static int point_inherit(struct point_entry *e)
+{
+    struct point_entry *from = e->preset;
+    size_t size;
+    for (size_t a = 0; from && a < from->n_axes; a++) {
+        size_t k = 0;
+        if (!kvl_opt_find(point_table(&e->point, &size), from->axis[a].name)) continue;
+        from->taken |= (uint32_t)1 << a;
+        while (k < e->n_axes && strcmp(e->axis[k].name, from->axis[a].name) != 0) k++;
+        if (k < e->n_axes) kvl_texts_free(&e->axis[k].values);
+        struct point_axis *axis =
+            k < e->n_axes ? &e->axis[k] : point_axis(e, e->node, from->axis[a].name);
+        if (!axis) return KVL_EINVAL;
+        for (size_t i = 0; i < from->axis[a].values.n; i++)
+            KVL_TRY(kvl_texts_add(&axis->values, from->axis[a].values.v[i]));
+    }
+    return KVL_OK;
+}
+
+static int point_preset(struct point_entry *e, const char *name);
+
 static int point_mapping(struct point_entry *e, yaml_node_t *node)
 {
     const char *word = e->kind == KVL_POINT_TASK ? "task" : "policy", *name = NULL, *key;
+    bool preset = false;
     yaml_node_t *value;
     for (size_t i = 0; i < kvl_yaml_n_pairs(node); i++) {
         KVL_TRY(kvl_yaml_pair(e->y, node, i, &key, &value));
-        if (strcmp(key, word) == 0) {
+        bool named = e->kind == KVL_POINT_TASK && strcmp(key, "preset") == 0;
+        if (named || strcmp(key, word) == 0) {
             if (name) return kvl_yaml_fail(e->y, value, e->key, "\"%s\" stands twice", word);
             KVL_TRY(kvl_yaml_text(e->y, value, e->key, &name));
+            preset = named;
             continue;
         }
-        for (size_t a = 0; a < e->n_axes; a++)
-            if (strcmp(e->axis[a].name, key) == 0)
-                return kvl_yaml_fail(e->y, value, e->key, "option \"%s\" stands twice", key);
-        if (e->n_axes == POINT_MAX_AXES)
-            return kvl_yaml_fail(e->y, value, e->key, "more than %d options", POINT_MAX_AXES);
-        struct point_axis *axis = &e->axis[e->n_axes++];
-        axis->name = key;
+        struct point_axis *axis = point_axis(e, value, key);
+        if (!axis) return KVL_EINVAL;
         KVL_TRY(kvl_yaml_each(e->y, value, e->key, point_axis_value, &axis->values));
     }
+    if (preset) return point_preset(e, name);
     if (!name)
         return kvl_yaml_fail(e->y, node, e->key, "an entry has no \"%s\", want {%s: name, ...}",
                              word, word);
     struct kvl_buf options = { 0 };
     int rc = point_find(e, name, &options);
+    if (rc == KVL_OK) rc = point_inherit(e);
     if (rc == KVL_OK) rc = point_all(e, &options);
     kvl_buf_free(&options);
     return rc;
@@ -367,11 +441,10 @@ static int point_word_all(struct point_entry *e, char *options)
         if (next) *next++ = '\0';
         if (!equal || equal == at || (next && equal > next))
             return kvl_yaml_fail(e->y, e->node, e->key, "\"%s\" is no option, want name=value", at);
-        if (e->n_axes == POINT_MAX_AXES)
-            return kvl_yaml_fail(e->y, e->node, e->key, "more than %d options", POINT_MAX_AXES);
         *equal = '\0';
-        e->axis[e->n_axes].name = at;
-        KVL_TRY(kvl_texts_add(&e->axis[e->n_axes++].values, equal + 1));
+        struct point_axis *axis = point_axis(e, e->node, at);
+        if (!axis) return KVL_EINVAL;
+        KVL_TRY(kvl_texts_add(&axis->values, equal + 1));
     }
     struct kvl_buf none = { 0 };
     int rc = point_all(e, &none);
@@ -379,16 +452,21 @@ static int point_word_all(struct point_entry *e, char *options)
     return rc;
 }
 
-/* "name" or "name:a=1,b=2". */
+static const char point_preset_word[] = "preset:";
+
+/* "name" or "name:a=1,b=2"; of tasks also "preset:name". */
 static int point_word(struct point_entry *e, const char *text)
 {
     bool policy = e->kind == KVL_POINT_POLICY;
     if (policy && (strcmp(text, "*") == 0 || strcmp(text, "all") == 0)) return point_everything(e);
+    if (!policy && strncmp(text, point_preset_word, strlen(point_preset_word)) == 0)
+        return point_preset(e, text + strlen(point_preset_word));
     struct kvl_buf options = { 0 };
     int rc = point_find(e, text, &options);
+    if (rc == KVL_OK) rc = point_inherit(e);
     if (rc == KVL_OK)
         rc = e->kind == KVL_POINT_TASK && e->point.task->open ? point_word_all(e, options.data)
-                                                              : point_add(e, options.data);
+                                                              : point_product(e, 0, &options);
     kvl_buf_free(&options);
     return rc;
 }
@@ -403,20 +481,72 @@ static int point_read(struct point_entry *e, yaml_node_t *node)
     return point_word(e, text);
 }
 
+/* Entries like `like`: what it has beside the entry itself. */
+static int points_read(const struct point_entry *like, yaml_node_t *node)
+{
+    struct kvl_yaml *y = like->y;
+    if (node->type == YAML_SEQUENCE_NODE && kvl_yaml_len(node) == 0)
+        return kvl_yaml_fail(y, node, like->key, "is an empty list, want at least one entry");
+    for (size_t i = 0; i < kvl_yaml_len(node); i++) {
+        struct point_entry e = *like;
+        int rc = point_read(&e, kvl_yaml_at(y, node, i));
+        for (size_t a = 0; a < e.n_axes; a++) kvl_texts_free(&e.axis[a].values);
+        if (rc != KVL_OK && !y->err->msg[0]) kvl_fail(y->err, rc, "%s: out of memory", like->key);
+        KVL_TRY(rc);
+    }
+    return KVL_OK;
+}
+
+static int preset_tasks(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    struct point_entry *like = user;
+    like->y = y;
+    like->key = key;
+    return points_read(like, v);
+}
+
+/* The tasks of harness/presets/NAME.yaml, with the options of the entry that names it. */
+static int point_preset(struct point_entry *e, const char *name)
+{
+    static const struct kvl_yaml_key keys[] = { { "tasks", preset_tasks, false } };
+    struct point_entry like = {
+        .kind = e->kind, .registry = e->registry, .out = e->out, .preset = e
+    };
+    struct kvl_buf path = { 0 }, text = { 0 };
+    char file[NAME_MAX], home[PATH_MAX];
+    if (e->preset)
+        return kvl_yaml_fail(e->y, e->node, e->key, "a preset names the preset \"%s\"", name);
+    snprintf(file, sizeof file, "%s.yaml", name);
+    if (strchr(name, '/') || kvl_home("harness/presets", file, home, sizeof home, NULL) != KVL_OK)
+        return kvl_yaml_fail(e->y, e->node, e->key,
+                             "no preset \"%s\", want the name of a file in harness/presets", name);
+    int rc = kvl_buf_printf(&path, "%s/%s", home, file);
+    if (rc == KVL_OK) rc = kvl_read_file(path.data, KVL_YAML_LIMIT, &text, e->y->err);
+    struct kvl_yaml y = { 0 };
+    if (rc == KVL_OK)
+        rc = kvl_yaml_load(&y, path.data, true, text.data ? text.data : "", text.len, e->y->err);
+    size_t before = e->out->n;
+    if (rc == KVL_OK) rc = kvl_yaml_walk(&y, kvl_yaml_root(&y), "", keys, 1, &like);
+    if (rc == KVL_OK && e->out->n == before)
+        rc = kvl_fail(e->y->err, KVL_EINVAL, "%s: has no tasks", path.data);
+    for (size_t a = 0; rc == KVL_OK && a < e->n_axes; a++)
+        if (!(e->taken >> a & 1))
+            rc = kvl_yaml_fail(e->y, e->node, e->key,
+                               "no task of preset \"%s\" has an option \"%s\"", name,
+                               e->axis[a].name);
+    for (size_t i = before; i < e->out->n; i++) e->out->v[i].line = e->point.line;
+    kvl_yaml_free(&y);
+    kvl_buf_free(&text);
+    kvl_buf_free(&path);
+    return rc;
+}
+
 int kvl_points_read(struct kvl_yaml *y, yaml_node_t *node, const char *key,
                     enum kvl_point_kind kind, const struct kvl_registry *registry,
                     struct kvl_points *out)
 {
-    if (node->type == YAML_SEQUENCE_NODE && kvl_yaml_len(node) == 0)
-        return kvl_yaml_fail(y, node, key, "is an empty list, want at least one entry");
-    for (size_t i = 0; i < kvl_yaml_len(node); i++) {
-        struct point_entry e = {
-            .y = y, .key = key, .kind = kind, .registry = registry, .out = out
-        };
-        int rc = point_read(&e, kvl_yaml_at(y, node, i));
-        for (size_t a = 0; a < e.n_axes; a++) kvl_texts_free(&e.axis[a].values);
-        if (rc != KVL_OK && !y->err->msg[0]) kvl_fail(y->err, rc, "%s: out of memory", key);
-        KVL_TRY(rc);
-    }
-    return KVL_OK;
+    const struct point_entry like = {
+        .y = y, .key = key, .kind = kind, .registry = registry, .out = out
+    };
+    return points_read(&like, node);
 }

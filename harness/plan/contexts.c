@@ -1,5 +1,5 @@
 /* The contexts of a group: seeds, and what a task must have made. */
-#include "guard.h"
+#include "crash_line.h"
 #include "sweep_plan.h"
 
 #include "kvl/fpenv.h"
@@ -14,7 +14,7 @@ uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *tas
     if (task->source)
         seed = kvl_seed_mix(seed, task->data);
     else if (!kvl_point_reading(task))
-        seed = kvl_seed_str(seed, task->options);
+        seed = kvl_seed_str(seed, task->key);
     seed = kvl_seed_mix(seed, (uint64_t)length);
     uint64_t place = depth < 0.0 ? UINT64_MAX : (uint64_t)(depth * 1e9 + 0.5);
     seed = kvl_seed_mix(seed, place);

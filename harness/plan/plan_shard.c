@@ -1,9 +1,14 @@
 /* Shares of a sweep, and what it will cost. */
 #include "sweep_plan.h"
 
+#include "cell_key.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 /* An answer takes about so many decode steps; only ratios of costs matter. */
 enum { PLAN_ANSWER_TOK = 12, PLAN_DECODE_COST = 8 };
@@ -113,61 +118,6 @@ static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *
 
 /* ---- shares ---------------------------------------------------------------------------------- */
 
-/* Not set: *out as it is. */
-static int shard_env(const char *name, int64_t *out, struct kvl_err *err)
-{
-    const char *text = getenv(name);
-    if (!text || kvl_parse_i64(text, out) == KVL_OK) return KVL_OK;
-    return kvl_fail(err, KVL_EINVAL, "%s=%s: is no number, want --shard i/n or none", name, text);
-}
-
-/* An array job is a sharded sweep; ids may begin anywhere and go in steps.  Without a count, or of one task, all of the
- * sweep is this task's. */
-static int shard_from_slurm(struct kvl_shard *out, struct kvl_err *err)
-{
-    int64_t id = INT64_MIN, count = 1, min = 0, step = 1;
-    *out = (struct kvl_shard){ 0, 1 };
-    KVL_TRY(shard_env("SLURM_ARRAY_TASK_ID", &id, err));
-    KVL_TRY(shard_env("SLURM_ARRAY_TASK_COUNT", &count, err));
-    KVL_TRY(shard_env("SLURM_ARRAY_TASK_MIN", &min, err));
-    KVL_TRY(shard_env("SLURM_ARRAY_TASK_STEP", &step, err));
-    if (id == INT64_MIN || count == 1) return KVL_OK;
-    bool fits = step > 0 && id >= min && (id - min) % step == 0;
-    int64_t index = fits ? (id - min) / step : -1;
-    if (index < 0 || index >= count || count > INT32_MAX)
-        return kvl_fail(err, KVL_EINVAL,
-                        "SLURM_ARRAY_TASK_ID %lld of %lld from %lld in steps of %lld: want --shard "
-                        "i/n",
-                        (long long)id, (long long)count, (long long)min, (long long)step);
-    *out = (struct kvl_shard){ (int32_t)index, (int32_t)count };
-    return KVL_OK;
-}
-
-int kvl_shard_parse(const char *text, struct kvl_shard *out, struct kvl_err *err)
-{
-    char first[16];
-    int64_t index, count;
-    if (!text || strcmp(text, "auto") == 0) return shard_from_slurm(out, err);
-    *out = (struct kvl_shard){ 0, 1 };
-    if (strcmp(text, "none") == 0) return KVL_OK;
-    const char *slash = strchr(text, '/');
-    size_t n = slash ? (size_t)(slash - text) : sizeof first;
-    bool good = n < sizeof first;
-    if (good) {
-        memcpy(first, text, n);
-        first[n] = '\0';
-        good = kvl_parse_i64(first, &index) == KVL_OK &&
-               kvl_parse_i64(slash + 1, &count) == KVL_OK && count >= 1 && count <= 1000000 &&
-               index >= 0 && index < count;
-    }
-    if (!good)
-        return kvl_fail(err, KVL_EINVAL,
-                        "--shard: \"%s\": want i/n with 0 <= i < n (0/4 is the first of four)",
-                        text);
-    *out = (struct kvl_shard){ (int32_t)index, (int32_t)count };
-    return KVL_OK;
-}
-
 struct shard_item {
     double cost;
     size_t group;
@@ -188,23 +138,65 @@ static size_t shard_least(const double *load, size_t n)
     return best;
 }
 
+static bool shard_wanted(const struct kvl_work *w, const struct kvl_group *g)
+{
+    return w->only == KVL_ONLY_ALL || g->speed == (w->only == KVL_ONLY_SPEED);
+}
+
 int kvl_work_shard(struct kvl_work *w, struct kvl_shard shard, struct kvl_err *err)
 {
-    if (shard.count < 2) return KVL_OK;
+    size_t n = 0, shards = (size_t)KVL_MAX(shard.count, 1);
+    w->shard = shard;
     struct shard_item *item = kvl_alloc(w->n_groups, sizeof *item);
-    double *load = kvl_alloc((size_t)shard.count, sizeof *load);
+    double *load = kvl_alloc(shards, sizeof *load);
     int rc = item && load ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for shards");
-    for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++)
-        item[i] = (struct shard_item){ plan_group_cost(w, &w->group[i]), i };
-    if (rc == KVL_OK) qsort(item, w->n_groups, sizeof *item, shard_order);
     for (size_t i = 0; rc == KVL_OK && i < w->n_groups; i++) {
-        size_t to = shard_least(load, (size_t)shard.count);
+        struct kvl_group *g = &w->group[i];
+        g->shard = -1;
+        g->mine = false;
+        if (shard_wanted(w, g)) item[n++] = (struct shard_item){ plan_group_cost(w, g), i };
+    }
+    if (rc == KVL_OK && n) qsort(item, n, sizeof *item, shard_order);
+    for (size_t i = 0; i < n; i++) {
+        struct kvl_group *g = &w->group[item[i].group];
+        size_t to = shard_least(load, shards);
         load[to] += item[i].cost;
-        w->group[item[i].group].mine = to == (size_t)shard.index;
+        g->shard = (int32_t)to;
+        g->mine = to == (size_t)shard.index;
     }
     kvl_free(item);
     kvl_free(load);
     return rc;
+}
+
+/* Where a timed cell runs is no part of the plan: shards of one sweep have several machines. */
+static int plan_add(const struct kvl_work *w, const struct kvl_cell *c, struct kvl_buf *b)
+{
+    static const struct kvl_where anywhere = { .host = "", .threads = 0, .gpu = NULL };
+    size_t at = b->len;
+    KVL_TRY(kvl_cell_key(w, &anywhere, c, b));
+    char *code = strstr(b->data + at, ";code=");
+    if (code) b->len = (size_t)(code - b->data);
+    return KVL_OK;
+}
+
+int kvl_work_plan(const struct kvl_work *w, char out[KVL_PLAN_HASH], struct kvl_err *err)
+{
+    uint64_t hash = (uint64_t)KVL_MAX(w->shard.count, 1);
+    struct kvl_buf b = { 0 };
+    int rc = KVL_OK;
+    for (size_t i = 0; i < w->n_groups && rc == KVL_OK; i++) {
+        const struct kvl_group *g = &w->group[i];
+        b.len = 0;
+        rc = kvl_buf_printf(&b, "%d", g->shard);
+        for (size_t c = g->first; c < g->first + g->n && rc == KVL_OK; c++)
+            rc = plan_add(w, &w->cell[c], &b);
+        hash = XXH3_64bits_withSeed(b.data, b.len, hash);
+    }
+    kvl_buf_free(&b);
+    if (rc != KVL_OK) return kvl_fail(err, rc, "out of memory for the plan");
+    snprintf(out, KVL_PLAN_HASH, "%016llx", (unsigned long long)hash);
+    return KVL_OK;
 }
 
 /* ---- --dry-run ------------------------------------------------------------------------------- */
@@ -219,7 +211,7 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("%s%s\n", kvl_planned_own_prefill(c->planned) ? "own prefill  " : "",
                kvl_planned_options(c->planned));
     else
-        printf("refused: %s\n", c->refused.msg);
+        printf("refused: %s\n", c->refused->msg);
 }
 
 static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left,

@@ -58,6 +58,8 @@ struct kvl_chart {
 /* A panel; its series follow.  The note stands in a panel that has no point. */
 void kvl_chart_panel(struct kvl_chart *c, const char *title);
 void kvl_chart_panel_end(struct kvl_chart *c, const char *note);
+/* A place in the grid of panels that stays empty. */
+void kvl_chart_blank(struct kvl_chart *c);
 /* A series; its points follow.  rank orders the legend, then the label does. */
 void kvl_chart_series(struct kvl_chart *c, const char *label, int rank);
 void kvl_chart_series_end(struct kvl_chart *c);

@@ -94,6 +94,13 @@ void kvl_chart_panel_end(struct kvl_chart *c, const char *note)
     quote_add(c, &c->panel_note, c->panel_points ? "" : note);
 }
 
+void kvl_chart_blank(struct kvl_chart *c)
+{
+    c->n_panels++;
+    quote_add(c, &c->panel_title, "");
+    quote_add(c, &c->panel_note, "");
+}
+
 static void legend_add(struct kvl_chart *c)
 {
     const struct kvl_chart_entry *have =

@@ -64,6 +64,73 @@ static int blocks_layout(const struct kvl_result *const *x, size_t n, struct kvl
     return n ? layout_panel(l) : KVL_OK;
 }
 
+/* ---- a grid of blocks ----------------------------------------------------------------------- */
+
+enum { GRID_COLUMNS = 6 }; /* beside each other at most */
+
+static const struct kvl_result *panel_of(const struct kvl_plot_layout *l, size_t p)
+{
+    return l->x[l->begin[p]];
+}
+
+/* From what the method knows most of to what it knows least of; others behind them. */
+static int protocol_rank(const char *protocol)
+{
+    static const char *const names[] = { "question_in_prefill", "question_as_decode",
+                                         "question_after_compress", "multi_turn" };
+    int n = sizeof names / sizeof names[0], i = 0;
+    while (i < n && strcmp(names[i], protocol) != 0) i++;
+    return i;
+}
+
+/* Order of columns: by protocol, then by length. */
+static int grid_cmp(const struct kvl_result *x, const struct kvl_result *y, bool protocols)
+{
+    int c = protocols ? protocol_rank(x->protocol) - protocol_rank(y->protocol) : 0;
+    if (!c && protocols) c = strcmp(x->protocol, y->protocol);
+    if (c) return c;
+    return (x->length_tok > y->length_tok) - (x->length_tok < y->length_tok);
+}
+
+/* Columns of the grid, each as a panel that has it, in their order; how many. */
+static size_t grid_columns(const struct kvl_plot_layout *l, bool protocols,
+                           size_t column[KVL_PLOT_MAX_PANELS])
+{
+    size_t n = 0;
+    for (size_t p = 0; p < l->n_panels; p++) {
+        size_t at = 0;
+        while (at < n && grid_cmp(panel_of(l, column[at]), panel_of(l, p), protocols) < 0) at++;
+        if (at < n && grid_cmp(panel_of(l, column[at]), panel_of(l, p), protocols) == 0) continue;
+        memmove(column + at + 1, column + at, (n - at) * sizeof *column);
+        column[at] = p;
+        n++;
+    }
+    return n;
+}
+
+void kvl_plot_grid(const struct kvl_plot_layout *l, struct kvl_plot_grid *out)
+{
+    size_t column[KVL_PLOT_MAX_PANELS], row[KVL_PLOT_MAX_PANELS], n_rows = 0;
+    size_t n = grid_columns(l, true, column);
+    bool protocols = n <= GRID_COLUMNS;
+    if (!protocols) n = grid_columns(l, false, column);
+    unsigned same = KVL_BLOCK_LENGTH | (protocols ? KVL_BLOCK_PROTOCOL : 0);
+    *out = (struct kvl_plot_grid){ .n_columns = n };
+    for (size_t p = 0; p < l->n_panels; p++) {
+        size_t r = 0, c = 0;
+        while (r < n_rows && kvl_result_block_cmp(panel_of(l, row[r]), panel_of(l, p), same)) r++;
+        if (r == n_rows) row[n_rows++] = p;
+        while (grid_cmp(panel_of(l, column[c]), panel_of(l, p), protocols)) c++;
+        if (r * n + c >= KVL_PLOT_MAX_PANELS) {
+            out->n = 0;
+            return;
+        }
+        out->panel[r * n + c] = p + 1;
+    }
+    size_t all = n_rows * n;
+    out->n = n > GRID_COLUMNS || all > KVL_PLOT_MAX_PANELS ? 0 : all;
+}
+
 /* Lengths beside each other where they are comparable, so that a row is one task and protocol. */
 static size_t blocks_columns(const struct kvl_plot_layout *l)
 {

@@ -13,9 +13,18 @@ struct kvl_plot_layout {
     size_t n, cap;
     size_t begin[KVL_PLOT_MAX_PANELS + 1];
     size_t n_panels;
-    size_t n_columns; /* of the grid of panels */
+    size_t n_columns; /* of the panels, in their order */
     size_t n_models;
 };
+
+/* Panels of blocks as a table: a row per task, a column per protocol and length.  Where that is too wide, a row per task
+ * and protocol. */
+struct kvl_plot_grid {
+    size_t n_columns, n;               /* n_columns x rows */
+    size_t panel[KVL_PLOT_MAX_PANELS]; /* [n], row by row: 1 + the panel; 0: there is none */
+};
+/* n 0: what is there does not fit a grid of so many panels. */
+void kvl_plot_grid(const struct kvl_plot_layout *l, struct kvl_plot_grid *out);
 
 /* KVL_EINVAL when there are too many panels; message: how to choose. */
 int kvl_plot_layout(const struct kvl_results *r, const struct kvl_figure *figure,

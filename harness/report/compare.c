@@ -9,7 +9,14 @@
 
 const char *const kvl_compare_names[] = { "accuracy", "ppl", "recall", "bytes", "speed", NULL };
 
-enum verdict { COMPARE_SAME, COMPARE_BETTER, COMPARE_WORSE, COMPARE_NOT, COMPARE_VERDICTS };
+enum verdict {
+    COMPARE_SAME, /* no difference shown; of speed: none that is larger than the threshold */
+    COMPARE_BETTER,
+    COMPARE_WORSE,
+    COMPARE_UNCLEAR, /* of speed: repeats differ too much to tell */
+    COMPARE_NOT,
+    COMPARE_VERDICTS
+};
 
 /* One row: `diff` is B less A in the unit of its threshold; reason: why there is no verdict. */
 struct compare_row {
@@ -26,7 +33,9 @@ struct compare {
     const struct kvl_compare *want;
     struct kvl_table table;
     size_t n[COMPARE_VERDICTS], n_rows;
-    size_t n_few;            /* rows of too few contexts for a verdict */
+    size_t n_few; /* rows of too few contexts for a verdict */
+    double
+        noise; /* largest difference of two repeats of one cell, percent (A/A); NaN: none was repeated */
     size_t n_pairs, n_alone; /* cells of B with a partner in A, and without */
     char worst[256],
         reason[160]; /* the first row that is worse; the first that is not comparable */
@@ -212,6 +221,20 @@ static bool row_of_bytes(struct compare_row *row, const struct kvl_result *a,
     return true;
 }
 
+/* By how much the repeats of one cell differ: nothing was changed between them. */
+static double speed_noise(const struct kvl_result *x)
+{
+    return x->n_speed > 1 ? 100 * (x->decode.hi / x->decode.lo - 1) : KVL_NAN;
+}
+
+/* An interval that is not beyond the threshold is one of the same speed only where it does not reach beyond it. */
+static void speed_judge(struct compare_row *row, double threshold)
+{
+    row_judge(row, threshold, true);
+    bool within = row->diff.lo >= -threshold && row->diff.hi <= threshold;
+    if (row->verdict == COMPARE_SAME && !within) row->verdict = COMPARE_UNCLEAR;
+}
+
 static bool row_of_speed(struct compare_row *row, const struct kvl_result *a,
                          const struct kvl_result *b, double threshold)
 {
@@ -224,12 +247,12 @@ static bool row_of_speed(struct compare_row *row, const struct kvl_result *a,
                                100 * (b->decode.hi / a->decode.lo - 1) };
     if (row->n == 0)
         row_not(row, "not timed on both sides");
-    else if (kvl_result_setup_cmp(a, b) || strcmp(a->device, b->device) != 0)
-        row_not(row, "timed on another machine, device or number of threads");
+    else if (!kvl_result_same_setup(a, b))
+        row_not(row, "timed on another machine, device, driver or number of threads");
     else if (row->n < 2)
         row_not(row, "one repeat tells no spread");
     else
-        row_judge(row, threshold, true);
+        speed_judge(row, threshold);
     return true;
 }
 
@@ -244,11 +267,11 @@ static const struct kvl_column compare_columns[] = {
 
 static const char *verdict_text(const struct compare_row *row, char *room, size_t size)
 {
-    static const char *const names[] = { [COMPARE_SAME] = "no difference shown",
-                                         [COMPARE_BETTER] = "better",
-                                         [COMPARE_WORSE] = "worse",
-                                         [COMPARE_NOT] = "not comparable" };
-    if (row->verdict != COMPARE_NOT) return names[row->verdict];
+    static const char *const names[][2] = { [COMPARE_SAME] = { "no difference shown", "same" },
+                                            [COMPARE_BETTER] = { "better", "faster" },
+                                            [COMPARE_WORSE] = { "worse", "slower" },
+                                            [COMPARE_UNCLEAR] = { "unclear", "unclear" } };
+    if (row->verdict != COMPARE_NOT) return names[row->verdict][row->measure == KVL_COMPARE_SPEED];
     snprintf(room, size, "not comparable: %s", row->reason);
     return room;
 }
@@ -327,6 +350,8 @@ static int compare_measure(struct compare *c, const struct kvl_result *a,
         if (any && p.n_other_prompt) row_not(&row, prompts);
     }
     if (!any) return KVL_OK;
+    if (measure == KVL_COMPARE_SPEED)
+        c->noise = fmax(c->noise, fmax(speed_noise(a), speed_noise(b)));
     if (*why) row_not(&row, why);
     row_print(c, b, &row);
     row_count(c, b, &row);
@@ -365,7 +390,14 @@ static void compare_end(const struct compare *c, FILE *out)
             "%sA: %s, B: %s. %zu rows: %zu worse, %zu better, %zu without a difference shown, "
             "%zu not comparable.\n",
             w->form == KVL_TABLE_LATEX ? "% " : "", w->a.name, w->b.name, c->n_rows,
-            c->n[COMPARE_WORSE], c->n[COMPARE_BETTER], c->n[COMPARE_SAME], c->n[COMPARE_NOT]);
+            c->n[COMPARE_WORSE], c->n[COMPARE_BETTER], c->n[COMPARE_SAME] + c->n[COMPARE_UNCLEAR],
+            c->n[COMPARE_NOT]);
+    if (!isnan(c->noise) && w->form == KVL_TABLE_TEXT)
+        fprintf(
+            out,
+            "Speed: repeats of one cell, of which nothing differs, are up to %.1f %% apart; %zu "
+            "row%s unclear for that.\n",
+            c->noise, c->n[COMPARE_UNCLEAR], c->n[COMPARE_UNCLEAR] == 1 ? " is" : "s are");
     if (c->n_alone && w->form == KVL_TABLE_TEXT)
         fprintf(out, "%zu cell%s of B ha%s no partner in A.\n", c->n_alone,
                 c->n_alone == 1 ? "" : "s", c->n_alone == 1 ? "s" : "ve");
@@ -398,6 +430,7 @@ static int compare_result(const struct compare *c)
 int kvl_compare(const struct kvl_compare *want, FILE *out, struct kvl_err *err)
 {
     struct compare c = { .want = want,
+                         .noise = KVL_NAN,
                          .table = { .form = want->form,
                                     .column = compare_columns,
                                     .n_columns =

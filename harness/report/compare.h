@@ -8,14 +8,15 @@
  *
  *   accuracy   points of 100 of the official scorer, on the same questions; interval over contexts
  *   ppl        of texts: the ratio of both perplexities, in percent; likewise
- *   recall     of retrieving lanes (lanes.h), on the same questions; likewise.  Wants the policy oracle in both logs
+ *   recall     of retrieving lanes (lane_recall.h), on the same questions; likewise.  Wants the policy oracle in both logs
  *   bytes      keys, values and metadata read per token, in percent: counted, so that there is no interval
  *   speed      tokens/s of decoding, in percent: from the slowest repeat by the other's fastest to the reverse; of
  *              one machine and number of threads, two repeats at least
  *
  * All are told as B less A, A being the one to beat.  A row is worse (better) when its whole interval is worse
  * (better) by more than the threshold, and the sign-flip test over contexts (stats.h) has p < 0.05: that takes six
- * contexts at least.
+ * contexts at least.  A row of speed is faster or slower in the same way, the same where its interval is within the
+ * threshold, and unclear otherwise: repeats of one cell, of which nothing differs, are too far apart (A/A).
  */
 #ifndef KVL_COMPARE_H
 #define KVL_COMPARE_H

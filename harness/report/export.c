@@ -2,12 +2,16 @@
 #include "export.h"
 
 #include "export_parts.h"
+#include "fields.h"
 #include "report.h"
 #include "show.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* A field under its own name.  Rows of fields.def that have no column leave one without a path. */
+#define COLUMN_IF(is_column, name) { #name, (is_column) ? #name : NULL },
 
 static const struct kvl_export_column cell_columns[] = {
     { "cell", "cell" },
@@ -69,32 +73,22 @@ static const struct kvl_export_column cell_columns[] = {
     { "quality_out_error", "quality.select.out_error.mean" },
     { "quality_dense_mass", "quality.dense.mass.mean" },
     { "quality_dense_out_error", "quality.dense.out_error.mean" },
+    { "kl_nats", "@kl" },
+    { "kl_nats_lo", "@kl_lo" },
+    { "kl_nats_hi", "@kl_hi" },
+    { "top1", "@top1" },
+    { "top1_lo", "@top1_lo" },
+    { "top1_hi", "@top1_hi" },
+    { "n_planned", "@n_planned" },
     { "quality_kl_nats", "quality.kl_nats.mean" },
     { "quality_top1", "quality.top1.mean" },
-    { "attended_tok", "attended_tok" },
-    { "dense_tok", "dense_tok" },
-    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
-    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
-    { "kv_logical_bytes", "kv_logical_bytes" },
-    { "kv_physical_bytes", "kv_physical_bytes" },
-    { "kv_own_bytes", "kv_own_bytes" },
-    { "meta_bytes", "meta_bytes" },
-    { "h2d_bytes_per_tok", "tiers.h2d_bytes_per_tok" },
-    { "h2d_calls_per_tok", "tiers.h2d_calls_per_tok" },
-    { "cache_hits_per_tok", "tiers.cache_hits_per_tok" },
-    { "cache_misses_per_tok", "tiers.cache_misses_per_tok" },
-    { "prefetch_bytes_per_tok", "tiers.prefetch_bytes_per_tok" },
-    { "prefetch_wrong_bytes_per_tok", "tiers.prefetch_wrong_bytes_per_tok" },
-    { "host_attend_bytes_per_tok", "tiers.host_attend_bytes_per_tok" },
-    { "host_attend_keys_per_tok", "tiers.host_attend_keys_per_tok" },
-    { "d2h_bytes", "tiers.d2h_bytes" },
-    { "d2h_calls", "tiers.d2h_calls" },
-    { "host_bytes", "tiers.host_bytes" },
-    { "device_bytes", "tiers.device_bytes" },
-    { "device_peak_bytes", "tiers.device_peak_bytes" },
+#define OBSERVED(member, name, type, records, ...) COLUMN_IF((records)&KVL_OF_CELL, name)
+#define TIER(member, name, ...)                    { #name, "tiers." #name },
+#include "fields.def"
     { "method", "method" },
     { "notes", "notes" },
-    { "chance", "chance" },
+#define CELL(name, type, column, ...) COLUMN_IF(column, name)
+#include "fields.def"
     { "no_context", "@no_context" },
     { "prefill_tok_per_s", "prefill_tok_per_s" },
     { "decode_tok_per_s", "@decode" },
@@ -133,37 +127,11 @@ static const struct kvl_export_column speed_columns[] = {
     { "step_p99_ns", "@p99" },
     { "decode_tok_per_s", "decode_tok_per_s" },
     { "prefill_tok_per_s", "prefill_tok_per_s" },
-    { "prefill_ns", "prefill_ns" },
-    { "attach_ns", "attach_ns" },
-    { "replay_ns", "replay_ns" },
-    { "ttft_ns", "ttft_ns" },
-    { "meta_ns", "meta_ns" },
-    { "select_ns", "select_ns" },
-    { "attend_ns", "attend_ns" },
-    { "evict_ns", "evict_ns" },
-    { "fetch_ns", "fetch_ns" },
-    { "rest_ns", "rest_ns" },
-    { "attended_tok", "attended_tok" },
-    { "dense_tok", "dense_tok" },
-    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
-    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
-    { "kv_logical_bytes", "kv_logical_bytes" },
-    { "kv_physical_bytes", "kv_physical_bytes" },
-    { "kv_own_bytes", "kv_own_bytes" },
-    { "meta_bytes", "meta_bytes" },
-    { "h2d_bytes_per_tok", "tiers.h2d_bytes_per_tok" },
-    { "h2d_calls_per_tok", "tiers.h2d_calls_per_tok" },
-    { "cache_hits_per_tok", "tiers.cache_hits_per_tok" },
-    { "cache_misses_per_tok", "tiers.cache_misses_per_tok" },
-    { "prefetch_bytes_per_tok", "tiers.prefetch_bytes_per_tok" },
-    { "prefetch_wrong_bytes_per_tok", "tiers.prefetch_wrong_bytes_per_tok" },
-    { "host_attend_bytes_per_tok", "tiers.host_attend_bytes_per_tok" },
-    { "host_attend_keys_per_tok", "tiers.host_attend_keys_per_tok" },
-    { "d2h_bytes", "tiers.d2h_bytes" },
-    { "d2h_calls", "tiers.d2h_calls" },
-    { "host_bytes", "tiers.host_bytes" },
-    { "device_bytes", "tiers.device_bytes" },
-    { "device_peak_bytes", "tiers.device_peak_bytes" },
+#define SPEED(name, type, column, ...) COLUMN_IF(column, name)
+#include "fields.def"
+#define OBSERVED(member, name, type, records, ...) COLUMN_IF((records)&KVL_OF_SPEED, name)
+#define TIER(member, name, ...)                    { #name, "tiers." #name },
+#include "fields.def"
     { "method", "method" },
     { "weight_bytes_per_tok", "weight_bytes_per_tok" },
     { "rss_peak_bytes", "rss_peak_bytes" },
@@ -221,11 +189,10 @@ static const struct kvl_export_column sample_columns[] = {
     { "recall_best_layer", "recall" },
     { "evidence_lost", "evidence_lost" },
     { "evidence_weak", "evidence_weak" },
-    { "attended_tok", "attended_tok" },
-    { "dense_tok", "dense_tok" },
-    { "kv_read_bytes_per_tok", "kv_read_bytes_per_tok" },
-    { "index_read_bytes_per_tok", "index_read_bytes_per_tok" },
-    { "n_new_tok", "n_new_tok" },
+#define OBSERVED(member, name, type, records, ...) COLUMN_IF((records)&KVL_OF_SAMPLE_ROW, name)
+#include "fields.def"
+#define SAMPLE(name, type, column, ...) COLUMN_IF(column, name)
+#include "fields.def"
     { "method", "method" },
     { "error", "error" },
     { 0 },
@@ -269,7 +236,12 @@ void kvl_export_head(const struct kvl_export_column *columns, enum kvl_export_fo
 {
     if (format == KVL_EXPORT_JSONL) return;
     for (const struct kvl_export_column *c = columns; c->name; c++)
-        fprintf(out, "%s%s", c == columns ? "" : format == KVL_EXPORT_CSV ? "," : "\t", c->name);
+        if (c->path)
+            fprintf(out, "%s%s",
+                    c == columns               ? ""
+                    : format == KVL_EXPORT_CSV ? ","
+                                               : "\t",
+                    c->name);
     fputs(format == KVL_EXPORT_CSV ? "\r\n" : "\n", out);
 }
 
@@ -280,6 +252,7 @@ int kvl_export_row(const struct kvl_export_column *columns, const json_t *record
     if (format == KVL_EXPORT_JSONL && !row) return KVL_ENOMEM;
     int failed = 0;
     for (const struct kvl_export_column *c = columns; c->name; c++) {
+        if (!c->path) continue;
         json_t *v =
             *c->path == '@' ? json_object_get(extra, c->path + 1) : kvl_json_value(record, c->path);
         if (row) {
@@ -350,6 +323,13 @@ static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *
     extra_number(e, "strict_hi", x->strict.hi);
     extra_number(e, "recall", x->recall);
     extra_number(e, "n_eff", x->n_eff);
+    extra_number(e, "n_planned", x->n_planned);
+    extra_number(e, "kl", x->kl.mean);
+    extra_number(e, "kl_lo", x->kl.lo);
+    extra_number(e, "kl_hi", x->kl.hi);
+    extra_number(e, "top1", x->top1.mean);
+    extra_number(e, "top1_lo", x->top1.lo);
+    extra_number(e, "top1_hi", x->top1.hi);
     extra_number(e, "icc", x->icc);
     const struct kvl_result *control = kvl_report_no_context(r, x);
     extra_number(e, "no_context", control ? control->official.mean : KVL_NAN);

@@ -4,7 +4,7 @@
 
 #include "export.h"
 
-/* A column and where a record has it; paths that begin with '@' are the exporter's own. */
+/* A column and where a record has it; paths that begin with '@' are the exporter's own, NULL is no column. */
 struct kvl_export_column {
     const char *name, *path;
 };

@@ -59,7 +59,14 @@ int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result 
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = number_cmp(a->threads, b->threads);
-    return c ? c : strcmp(a->host, b->host);
+    if (!c) c = strcmp(a->host, b->host);
+    if (!c) c = strcmp(a->gpu, b->gpu);
+    return c ? c : strcmp(a->driver, b->driver);
+}
+
+bool kvl_result_same_setup(const struct kvl_result *a, const struct kvl_result *b)
+{
+    return strcmp(a->device, b->device) == 0 && kvl_result_setup_cmp(a, b) == 0;
 }
 
 int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b, unsigned skip)
@@ -247,6 +254,24 @@ static bool task_option_shown(const char *task, const char *option, const char *
     return !option_has(defaults, option, n);
 }
 
+/* An option as the label has it: of a file its name, not where it lies. */
+static int task_option_add(const char *task, const char *option, size_t n, const char *before,
+                           struct kvl_buf *out)
+{
+    const struct kvl_task *t = kvl_builtin_task(task);
+    const char *value = memchr(option, '=', n);
+    size_t name = value ? (size_t)(value - option) : 0;
+    for (const struct kvl_opt *o = t ? t->opts : NULL; value && o && o->name; o++) {
+        if (o->type != KVL_OPT_PATH || strlen(o->name) != name) continue;
+        if (memcmp(option, o->name, name) != 0) continue;
+        const char *file = option + n;
+        while (file > value + 1 && file[-1] != '/') file--;
+        return kvl_buf_printf(out, "%s%.*s=%.*s", before, (int)name, option,
+                              (int)(option + n - file), file);
+    }
+    return kvl_buf_printf(out, "%s%.*s", before, (int)n, option);
+}
+
 static int task_label_build(struct kvl_result *x)
 {
     struct kvl_buf b = { 0 }, defaults = { 0 };
@@ -256,7 +281,7 @@ static int task_label_build(struct kvl_result *x)
     for (const char *o = x->task_options; rc == KVL_OK && (o = option_next(o, &end));
          o = end + (*end == ',')) {
         if (!task_option_shown(x->task, o, defaults.data, (size_t)(end - o))) continue;
-        rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
+        rc = task_option_add(x->task, o, (size_t)(end - o), n++ ? "," : "(", &b);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
     if (rc == KVL_OK && kvl_report_unofficial(x)) rc = kvl_buf_adds(&b, " [not official]");
@@ -297,6 +322,8 @@ static int set_build(struct kvl_result *x, const struct set_keys *k)
     if (rc == KVL_OK && k->seed && !isnan(x->seed)) rc = kvl_buf_printf(&b, ", seed %.0f", x->seed);
     if (rc == KVL_OK && k->setup && !x->is_cell)
         rc = kvl_buf_printf(&b, ", %.0f threads on %s", x->threads, x->host);
+    if (rc == KVL_OK && k->setup && !x->is_cell && *x->gpu)
+        rc = kvl_buf_printf(&b, " (%s, driver %s)", x->gpu, x->driver);
     x->set = b.data;
     return rc;
 }

@@ -356,7 +356,9 @@ void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out)
         map_add(&depth, x->depth);
     }
     if (depth.n < 2) return;
-    fputs("<h4>Accuracy, %, by length and depth of the evidence</h4>\n<div class=maps>\n", out);
+    fputs("<h4>Accuracy, %, by length and depth of the evidence <small>", out);
+    kvl_page_text(out, s->column[column]->protocol);
+    fputs("</small></h4>\n<div class=maps>\n", out);
     for (size_t i = 0; i < s->n_rows; i++)
         if (s->row[i].column[column].n > 0) map_draw(s, column, &s->row[i], &length, &depth, out);
     fputs("</div>\n", out);

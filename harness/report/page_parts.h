@@ -27,6 +27,11 @@ struct kvl_page_anchor {
 #define KVL_PAGE_NO_GROUP SIZE_MAX /* no cells on this page: "" */
 struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column);
 
+/* Whether two results stand in one table. */
+bool kvl_page_same_block(const struct kvl_result *a, const struct kvl_result *b);
+
+/* The dense cell of the block of `x`; NULL: none. */
+const struct kvl_result *kvl_page_dense(const struct kvl_summary *s, const struct kvl_result *x);
 /* What a row read per token, choosing included, as a share of what `full` read in the same blocks; NaN where full
  * was not run. */
 double kvl_page_read_share(const struct kvl_summary *s, const struct kvl_summary_row *row);
@@ -43,7 +48,8 @@ void kvl_page_maps(const struct kvl_summary *s, size_t column, FILE *out);
 /* page_table.c */
 void kvl_page_headline(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
                        FILE *out);
-/* The section of one task and protocol: accuracy by length, maps, and its cells. */
+/* The section of the task of a column, with all its protocols: accuracy by protocol and length, maps, and its cells.
+ * Nothing for a column whose task an earlier one has. */
 void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, size_t group,
                    size_t column, FILE *out);
 void kvl_page_texts(const struct kvl_results *r, FILE *out);

@@ -1,5 +1,5 @@
 /* Tables of the page. */
-#include "lanes.h"
+#include "lane_recall.h"
 #include "page_parts.h"
 #include "report.h"
 #include "show.h"
@@ -10,48 +10,25 @@
 
 /* ---- cells of a table ------------------------------------------------------------------------ */
 
-void kvl_page_text(FILE *out, const char *s)
+static void page_kl(FILE *out, double v)
 {
-    kvl_show(out, KVL_SHOW_HTML, s);
-}
-
-void kvl_page_number(FILE *out, double value, int decimals)
-{
-    if (isnan(value))
+    if (isnan(v))
         fputs("<td class=none>–</td>", out);
     else
-        fprintf(out, "<td data-v=\"%.9g\">%.*f</td>", value, decimals, value);
+        fprintf(out, "<td data-v=\"%.9g\">%.2g</td>", v, v);
 }
 
-void kvl_page_bytes(FILE *out, double bytes)
+/* Bytes read to choose, marked where the row reads more than full attention. */
+static void page_index(FILE *out, const struct kvl_result *x, const struct kvl_result *full)
 {
-    if (isnan(bytes))
+    if (!(x->index_read > 0))
         fputs("<td class=none>–</td>", out);
     else
-        fprintf(out, "<td data-v=\"%.9g\">%s</td>", bytes, kvl_bytes_text(bytes).s);
-}
-
-void kvl_page_share(FILE *out, const struct kvl_interval *v, const char *link)
-{
-    if (isnan(v->mean)) {
-        fputs("<td class=none>–</td>", out);
-        return;
-    }
-    fprintf(out, "<td class=share style=\"--p:%.3f\" data-v=\"%.9g\">", v->mean, v->mean);
-    if (*link) fprintf(out, "<a href=\"#%s\">", link);
-    fprintf(out, "%.1f", 100 * v->mean);
-    if (*link) fputs("</a>", out);
-    if (!isnan(v->lo) && !isnan(v->hi))
-        fprintf(out, " <small>%s</small>", kvl_percent_span(v->lo, v->hi, 0, "–").s);
-    fputs("</td>", out);
-}
-
-struct kvl_page_anchor kvl_page_anchor(size_t group, size_t column)
-{
-    struct kvl_page_anchor a = { "" };
-    if (group == KVL_PAGE_NO_GROUP) return a;
-    snprintf(a.s, sizeof a.s, "m%zu-t%zu", group + 1, column + 1);
-    return a;
+        fprintf(out, "<td data-v=\"%.9g\"%s>%s%s</td>", x->index_read,
+                kvl_report_reads_more(x, full)
+                    ? " class=more title=\"reads more a token than full attention\""
+                    : "",
+                kvl_bytes_text(x->index_read).s, kvl_report_reads_more(x, full) ? " !" : "");
 }
 
 static void table_name(FILE *out, const struct kvl_result *x, bool stale)
@@ -113,44 +90,15 @@ static void table_head(FILE *out, const char *name, const char *help)
 
 /* ---- the table of all methods ---------------------------------------------------------------- */
 
-static bool same_block(const struct kvl_result *a, const struct kvl_result *b)
+/* How many times as fast as the dense row that speed is told for; NaN: there is none, or it was timed elsewhere. */
+static double times_dense(const struct kvl_summary *s, const struct kvl_result *told)
 {
-    return kvl_result_block_cmp(a, b, 0) == 0;
-}
-
-/* The dense cell of the block of `x`; NULL: none. */
-static const struct kvl_result *dense_of(const struct kvl_summary *s, const struct kvl_result *x)
-{
-    for (size_t i = 0; i < s->n; i++)
-        if (s->cell[i]->bound == KVL_BOUND_FULL && s->cell[i]->is_cell && same_block(s->cell[i], x))
-            return s->cell[i];
-    return NULL;
-}
-
-static double read_bytes(const struct kvl_result *x)
-{
-    return x->kv_read + (x->index_read > 0 ? x->index_read : 0);
-}
-
-double kvl_page_read_share(const struct kvl_summary *s, const struct kvl_summary_row *row)
-{
-    double own = 0, full = 0;
-    for (size_t i = 0; i < row->n; i++) {
-        const struct kvl_result *x = row->cell[i];
-        const struct kvl_result *dense = x->is_cell && x->n > 0 ? dense_of(s, x) : NULL;
-        if (!dense || isnan(x->kv_read) || isnan(dense->kv_read)) continue;
-        own += x->n * read_bytes(x);
-        full += x->n * read_bytes(dense);
+    for (size_t i = 0; told && i < s->n_rows; i++) {
+        const struct kvl_result *dense = s->row[i].speaker;
+        if (s->row[i].cell[0]->bound != KVL_BOUND_FULL || !dense) continue;
+        return kvl_result_same_setup(told, dense) ? told->decode.mean / dense->decode.mean
+                                                  : KVL_NAN;
     }
-    return full > 0 ? own / full : KVL_NAN;
-}
-
-/* Tokens per second of the dense row that speed is told for; NaN: none. */
-static double dense_speed(const struct kvl_summary *s)
-{
-    for (size_t i = 0; i < s->n_rows; i++)
-        if (s->row[i].cell[0]->bound == KVL_BOUND_FULL && s->row[i].speaker)
-            return s->row[i].speaker->decode.mean;
     return KVL_NAN;
 }
 
@@ -218,7 +166,7 @@ static void headline_row(const struct kvl_summary *s, size_t group,
     if (has_recall(s, kvl_pool_recall_best))
         kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
     if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
-    if (speed) kvl_page_number(out, tok_s / dense_speed(s), 2);
+    if (speed) kvl_page_number(out, times_dense(s, told), 2);
     kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
     kvl_page_number(out, row->all.n, 0);
     for (size_t c = 0; c < s->n_columns; c++) {
@@ -257,7 +205,7 @@ void kvl_page_headline(const struct kvl_results *r, const struct kvl_summary *s,
 
 /* ---- a task ---------------------------------------------------------------------------------- */
 
-enum { MAX_LENGTHS = 256 };
+enum { MAX_LENGTHS = 256, MAX_PROTOCOLS = 8 };
 
 /* The lengths of a task, ascending. */
 static size_t task_lengths(const struct kvl_summary *s, size_t column, double *length)
@@ -288,39 +236,74 @@ static struct kvl_interval task_at(const struct kvl_summary *s, size_t column,
     return kvl_pool_accuracy(&pool);
 }
 
-/* `cells` names what stands below: the numbers link to it. */
-static void task_by_length(const struct kvl_summary *s, size_t column, const char *cells, FILE *out)
+/* The columns of a summary that are one task: its protocols. */
+struct task {
+    const struct kvl_summary *s;
+    size_t column[MAX_PROTOCOLS], n;
+};
+
+static bool task_same(const struct kvl_summary *s, size_t a, size_t b)
 {
-    double length[MAX_LENGTHS + 1];
-    size_t n = task_lengths(s, column, length);
+    return kvl_result_block_cmp(s->column[a], s->column[b],
+                                KVL_SUMMARY_POOLED | KVL_BLOCK_PROTOCOL) == 0;
+}
+
+static bool task_has(const struct task *t, const struct kvl_result *x)
+{
+    bool has = false;
+    for (size_t k = 0; k < t->n; k++) has |= kvl_summary_has(t->s, t->column[k], x);
+    return has;
+}
+
+static bool task_row(const struct task *t, const struct kvl_summary_row *row)
+{
+    bool has = false;
+    for (size_t k = 0; k < t->n; k++) has |= row->column[t->column[k]].n > 0;
+    return has;
+}
+
+/* A column per protocol and length.  `cells` names what stands below: the numbers link to it. */
+static void task_matrix(const struct task *t, const char *cells, FILE *out)
+{
+    const struct kvl_summary *s = t->s;
+    double length[MAX_PROTOCOLS][MAX_LENGTHS + 1];
+    size_t n[MAX_PROTOCOLS];
     fputs("<div class=wide><table class=sort><thead><tr>", out);
     table_head(out, "method", NULL);
     table_head(out, "budget", NULL);
-    for (size_t k = 0; k < n; k++) {
-        char name[32];
-        snprintf(name, sizeof name, "%.0f tokens", length[k]);
-        table_head(out, name, "official accuracy, %, with its 95 % interval");
+    for (size_t p = 0; p < t->n; p++) {
+        n[p] = task_lengths(s, t->column[p], length[p]);
+        for (size_t k = 0; k < n[p]; k++) {
+            char name[32];
+            snprintf(name, sizeof name, "%.0f tokens", length[p][k]);
+            table_head_of(out, name, s->column[t->column[p]]->protocol,
+                          "official accuracy, %, with its 95 % interval");
+        }
     }
     fputs("</tr></thead><tbody>\n", out);
     for (size_t i = 0; i < s->n_rows; i++) {
-        if (!(s->row[i].column[column].n > 0)) continue;
+        if (!task_row(t, &s->row[i])) continue;
         fputs("<tr>", out);
         table_name(out, s->row[i].cell[0], s->row[i].stale);
         table_budget(out, s->row[i].cell[0]);
-        for (size_t k = 0; k < n; k++) {
-            struct kvl_interval v = task_at(s, column, &s->row[i], length[k]);
-            kvl_page_share(out, &v, cells);
-        }
+        for (size_t p = 0; p < t->n; p++)
+            for (size_t k = 0; k < n[p]; k++) {
+                struct kvl_interval v = task_at(s, t->column[p], &s->row[i], length[p][k]);
+                kvl_page_share(out, &v, cells);
+            }
         fputs("</tr>\n", out);
     }
     fputs("</tbody></table></div>\n", out);
 }
 
-static void cell_row(const struct kvl_result *x, FILE *out)
+static void cell_row(const struct kvl_result *x, const struct kvl_result *full, FILE *out)
 {
     fputs("<tr>", out);
     table_name(out, x, x->stale);
     table_budget(out, x);
+    fputs("<td>", out);
+    kvl_page_text(out, x->protocol);
+    fputs("</td>", out);
     kvl_page_number(out, x->length_tok, 0);
     kvl_page_number(out, x->depth, 2);
     kvl_page_share(out, &x->official, "");
@@ -329,9 +312,14 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     kvl_page_number(out, x->recall_best.mean, 2);
     kvl_page_number(out, x->attended_tok, 0);
     kvl_page_number(out, x->dense_tok, 0);
+    page_kl(out, x->kl.mean);
+    kvl_page_number(out, 100 * x->top1.mean, 1);
     kvl_page_bytes(out, x->kv_read);
-    kvl_page_bytes(out, x->index_read);
-    kvl_page_number(out, x->n, 0);
+    page_index(out, x, full);
+    if (isnan(x->n_planned))
+        kvl_page_number(out, x->n, 0);
+    else
+        fprintf(out, "<td data-v=\"%.0f\">%.0f of %.0f</td>", x->n, x->n, x->n_planned);
     kvl_page_number(out, x->n_contexts, 0);
     kvl_page_number(out, x->n_errors, 0);
     fputs("<td><code>", out);
@@ -339,20 +327,22 @@ static void cell_row(const struct kvl_result *x, FILE *out)
     fputs("</code></td></tr>\n", out);
 }
 
-static void task_cells(const struct kvl_summary *s, size_t column, const char *id, FILE *out)
+static void task_cells(const struct task *t, const char *id, FILE *out)
 {
-    static const char *const head[] = { "method",     "budget",   "length",   "depth",
-                                        "official %", "strict %", "recall",   "best layer",
-                                        "attended",   "dense",    "read/tok", "index/tok",
-                                        "n",          "contexts", "failed",   "cell" };
+    static const char *const head[] = { "method",     "budget",     "protocol",  "length",
+                                        "depth",      "official %", "strict %",  "recall",
+                                        "best layer", "attended",   "dense",     "KL",
+                                        "top-1 %",    "read/tok",   "index/tok", "n",
+                                        "contexts",   "failed",     "cell" };
     fprintf(out,
             "<details id=\"%s\"><summary>All cells</summary><div class=wide><table class=sort>"
             "<thead><tr>",
             id);
     for (size_t i = 0; i < sizeof head / sizeof head[0]; i++) table_head(out, head[i], NULL);
     fputs("</tr></thead><tbody>\n", out);
-    for (size_t i = 0; i < s->n; i++)
-        if (kvl_summary_has(s, column, s->cell[i])) cell_row(s->cell[i], out);
+    for (size_t i = 0; i < t->s->n; i++)
+        if (task_has(t, t->s->cell[i]))
+            cell_row(t->s->cell[i], kvl_page_dense(t->s, t->s->cell[i]), out);
     fputs("</tbody></table></div></details>\n", out);
 }
 
@@ -391,19 +381,25 @@ void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, siz
                    size_t column, FILE *out)
 {
     const struct kvl_result *x = s->column[column];
+    struct task t = { .s = s };
     char cells[80];
+    for (size_t c = 0; c < column; c++)
+        if (task_same(s, c, column)) return; /* its table has this protocol, too */
     snprintf(cells, sizeof cells, "%s-cells", kvl_page_anchor(group, column).s);
-    fprintf(out, "<section class=task id=\"%s\"><h3>", kvl_page_anchor(group, column).s);
+    fputs("<section class=task><h3>", out);
+    for (size_t c = column; c < s->n_columns && t.n < MAX_PROTOCOLS; c++) {
+        if (!task_same(s, c, column)) continue;
+        t.column[t.n++] = c;
+        fprintf(out, "<a id=\"%s\"></a>", kvl_page_anchor(group, c).s);
+    }
     kvl_page_text(out, x->task_label);
-    fputs(" <small>", out);
-    kvl_page_text(out, x->protocol);
-    fputs("</small></h3>\n", out);
+    fputs("</h3>\n", out);
     if (x->chance >= 0.0001)
         fprintf(out, "<p>Without the context %.2g %% are right.</p>\n", 100 * x->chance);
     task_files(r, s, column, out);
-    task_by_length(s, column, cells, out);
-    kvl_page_maps(s, column, out);
-    task_cells(s, column, cells, out);
+    task_matrix(&t, cells, out);
+    for (size_t k = 0; k < t.n; k++) kvl_page_maps(s, t.column[k], out);
+    task_cells(&t, cells, out);
     fputs("</section>\n", out);
 }
 
@@ -411,8 +407,10 @@ void kvl_page_task(const struct kvl_results *r, const struct kvl_summary *s, siz
 
 static void text_block(const struct kvl_result *x, size_t n, FILE *out)
 {
-    static const char *const head[] = { "method",    "budget", "attended", "perplexity",
-                                        "95 % from", "to",     "read/tok", "texts" };
+    static const char *const head[] = { "method",    "budget",    "attended", "perplexity",
+                                        "95 % from", "to",        "KL",       "top-1 %",
+                                        "read/tok",  "index/tok", "texts" };
+    const struct kvl_result *full = kvl_report_dense(x, n);
     fputs("<h3>", out);
     kvl_page_text(out, x->task_label);
     fprintf(out, " <small>%.0f tokens</small></h3>\n<div class=wide><table class=sort><thead><tr>",
@@ -427,7 +425,10 @@ static void text_block(const struct kvl_result *x, size_t n, FILE *out)
         kvl_page_number(out, x[i].ppl.mean, 3);
         kvl_page_number(out, x[i].ppl.lo, 3);
         kvl_page_number(out, x[i].ppl.hi, 3);
+        page_kl(out, x[i].kl.mean);
+        kvl_page_number(out, 100 * x[i].top1.mean, 1);
         kvl_page_bytes(out, x[i].kv_read);
+        page_index(out, &x[i], full);
         kvl_page_number(out, x[i].n, 0);
         fputs("</tr>\n", out);
     }
@@ -439,7 +440,7 @@ void kvl_page_texts(const struct kvl_results *r, FILE *out)
     bool any = false;
     for (size_t i = 0, end; i < r->n; i = end) {
         for (end = i + 1; end < r->n; end++)
-            if (!same_block(&r->result[i], &r->result[end])) break;
+            if (!kvl_page_same_block(&r->result[i], &r->result[end])) break;
         if (!r->result[i].is_text) continue;
         if (!any) fputs("<section id=texts><h2>Perplexity of texts</h2>\n", out);
         any = true;

@@ -64,7 +64,8 @@ static struct kvl_interval measure_ms(const struct kvl_result *r, const struct k
 
 static struct kvl_interval measure_speedup(const struct kvl_result *r, const struct kvl_result *f)
 {
-    return exactly(f ? r->decode.mean / f->decode.mean : KVL_NAN);
+    bool may = f && kvl_result_same_setup(r, f);
+    return exactly(may ? r->decode.mean / f->decode.mean : KVL_NAN);
 }
 
 static struct kvl_interval measure_read(const struct kvl_result *r, const struct kvl_result *f)
@@ -82,7 +83,8 @@ static struct kvl_interval measure_held(const struct kvl_result *r, const struct
 
 static struct kvl_interval measure_attention(const struct kvl_result *r, const struct kvl_result *f)
 {
-    return exactly(f ? f->attention_ns / r->attention_ns : KVL_NAN);
+    bool may = f && kvl_result_same_setup(r, f);
+    return exactly(may ? f->attention_ns / r->attention_ns : KVL_NAN);
 }
 
 /* Kibibytes of one token, of `full`, which reads all that it holds: what is held in the end is of more tokens than

@@ -1,7 +1,6 @@
 /* The table of a sweep. */
 #include "report.h"
 
-#include "record_analysis.h"
 #include "results_amount.h"
 
 #include <ctype.h>
@@ -11,67 +10,18 @@
 
 /* ---- headlines ----------------------------------------------------------------------------- */
 
-const char *kvl_report_mark(enum kvl_table_form form)
-{
-    return form == KVL_TABLE_LATEX ? "% " : form == KVL_TABLE_CSV ? "# " : "";
-}
-
-void kvl_report_lines(const char *text, enum kvl_table_form form, FILE *out)
-{
-    while (*text) {
-        size_t n = strcspn(text, "\n");
-        fputs(n ? kvl_report_mark(form) : "", out);
-        /* A comment of LaTeX or a table of commas is a line and no more. */
-        kvl_show_n(out, form == KVL_TABLE_MARKDOWN ? KVL_SHOW_MARKDOWN : KVL_SHOW_TEXT, text, n);
-        fputc('\n', out);
-        text += n + (text[n] == '\n');
-    }
-}
-
-void kvl_report_block(const struct kvl_result *x, unsigned skip, enum kvl_table_form form,
-                      FILE *out)
-{
-    enum kvl_medium m = kvl_table_medium(form);
-    fputs(kvl_report_mark(form), out);
-    kvl_show(out, m, x->model[0] ? x->model : "unknown model");
-    kvl_show(out, m, x->set);
-    if (!(skip & KVL_BLOCK_TASK)) fputs("  ", out), kvl_show(out, m, x->task_label);
-    if (!(skip & KVL_BLOCK_PROTOCOL))
-        fputs("  ", out), kvl_show(out, m, x->is_cell ? x->protocol : "speed only");
-    if (!(skip & KVL_BLOCK_LENGTH) && !isnan(x->length_tok))
-        fprintf(out, "  %.0f tokens", x->length_tok);
-    if (!(skip & KVL_BLOCK_DEPTH) && !isnan(x->depth)) fprintf(out, "  depth %g", x->depth);
-    fputs("  on ", out);
-    kvl_show(out, m, x->device[0] ? x->device : "?");
-    fputs(form == KVL_TABLE_MARKDOWN ? "\n\n" : "\n", out);
-}
-
 /* ---- rows ---------------------------------------------------------------------------------- */
 
 enum { REPORT_OFFICIAL = 4 }; /* its column */
 
 static const struct kvl_column report_columns[] = {
-    { "policy", true },     { "budget", false },   { "attended", false },  { "dense", false },
-    { "official %", true }, { "strict %", true },  { "recall", false },    { "best layer", false },
-    { "tok/s", false },     { "read/tok", false }, { "index/tok", false }, { "host/tok", false },
-    { "at host", false },   { "KV held", false },
+    { "policy", true },     { "budget", false },   { "attended", false }, { "dense", false },
+    { "official %", true }, { "strict %", true },  { "recall", false },   { "best layer", false },
+    { "KL", false },        { "top-1 %", false },  { "tok/s", false },    { "read/tok", false },
+    { "index/tok", false }, { "host/tok", false }, { "at host", false },  { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
-
-void kvl_report_name(struct kvl_table *t, const struct kvl_result *x)
-{
-    kvl_table_add(t, "%s%s", x->label, x->stale ? " *" : "");
-}
-
-void kvl_report_budget(struct kvl_table *t, const struct kvl_result *x)
-{
-    bool percent = strchr(x->budget, '%') && !isnan(x->budget_tok);
-    if (percent)
-        kvl_table_add(t, "%s=%.0f", x->budget, x->budget_tok);
-    else
-        kvl_table_add(t, "%s", x->budget);
-}
 
 /* "92.0 86-95": a share in percent and its interval. */
 static void add_share(struct kvl_table *t, const struct kvl_interval *v)
@@ -84,21 +34,17 @@ static void add_share(struct kvl_table *t, const struct kvl_interval *v)
         kvl_table_add(t, "%5.1f %s", 100 * v->mean, kvl_percent_span(v->lo, v->hi, 2, "-").s);
 }
 
-/* Live slots and whole blocks, in the unit of the larger one. */
-void kvl_report_held(struct kvl_table *t, const struct kvl_result *x)
+void kvl_report_compared(struct kvl_table *t, const struct kvl_result *x)
 {
-    if (isnan(x->kv_physical) || isnan(x->kv_logical)) {
+    if (isnan(x->kl.mean))
         kvl_table_add(t, "-");
-        return;
-    }
-    struct kvl_short_text all = kvl_bytes_text(x->kv_physical);
-    double unit = 1;
-    for (double v = x->kv_physical; v >= 1024; v /= 1024) unit *= 1024;
-    int decimals = unit > 1 && x->kv_physical / unit < 99.95;
-    kvl_table_add(t, "%.*f/%s", decimals, x->kv_logical / unit, all.s);
+    else
+        kvl_table_add(t, "%.2g", x->kl.mean);
+    kvl_table_number(t, 100 * x->top1.mean, 1);
 }
 
-static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict)
+static void add_row(struct kvl_table *t, const struct kvl_result *x, const struct kvl_result *full,
+                    bool strict)
 {
     kvl_report_name(t, x);
     kvl_report_budget(t, x);
@@ -111,17 +57,20 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
         kvl_table_add(t, "-");
     kvl_table_number(t, x->recall, 2);
     kvl_table_number(t, x->recall_best.mean, 2);
+    kvl_report_compared(t, x);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
-    kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    kvl_report_index(t, x, full);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
     kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
-    if (x->is_cell)
-        kvl_table_add(t, "%.0f/%.0f", isnan(x->n) ? 0 : x->n,
-                      isnan(x->n_contexts) ? 0 : x->n_contexts);
-    else
+    double n = isnan(x->n) ? 0 : x->n, contexts = isnan(x->n_contexts) ? 0 : x->n_contexts;
+    if (!x->is_cell)
         kvl_table_add(t, "-");
+    else if (isnan(x->n_planned))
+        kvl_table_add(t, "%.0f/%.0f", n, contexts);
+    else
+        kvl_table_add(t, "%.0f/%.0f of %.0f", n, contexts, x->n_planned);
     if (x->n_errors > 0)
         kvl_table_add(t, "%.0f", x->n_errors);
     else
@@ -129,24 +78,6 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, bool strict
 }
 
 /* ---- blocks -------------------------------------------------------------------------------- */
-
-/* A method without its bounds cannot be judged: 60 % is much where random has 10. */
-void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out)
-{
-    static const char *const names[] = {
-        [KVL_BOUND_FULL] = "full", [KVL_BOUND_RANDOM] = "random", [KVL_BOUND_ORACLE] = "oracle"
-    };
-    bool there[KVL_BOUND_ORACLE + 1] = { false };
-    for (size_t i = 0; i < n; i++) there[x[i].bound] = true;
-    if (!there[KVL_BOUND_NONE] || !x->is_cell) return;
-    const char *sep = "  not run here: ";
-    for (size_t b = 0; b <= KVL_BOUND_ORACLE; b++) {
-        if (b == KVL_BOUND_NONE || there[b]) continue;
-        fprintf(out, "%s%s", sep, names[b]);
-        sep = ", ";
-    }
-    if (*sep == ',') fputs(" (the methods have no bound on that side)\n", out);
-}
 
 void kvl_report_chat(const struct kvl_result *x, FILE *out)
 {
@@ -194,10 +125,11 @@ static int print_block(const struct kvl_results *r, const struct kvl_result *x, 
     memcpy(column, report_columns, sizeof report_columns);
     if (kvl_report_unofficial(x)) column[REPORT_OFFICIAL].name = "not official %";
     kvl_report_block(x, 0, KVL_TABLE_TEXT, out);
-    for (size_t i = 0; i < n; i++) add_row(&t, &x[i], strict);
+    for (size_t i = 0; i < n; i++) add_row(&t, &x[i], kvl_report_dense(x, n), strict);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     kvl_report_missing(x, n, out);
+    kvl_report_more(x, n, out);
     kvl_report_files(r, x, n, out);
     kvl_report_chat(x, out);
     kvl_report_full(x, n, out);
@@ -349,16 +281,6 @@ static void notes_recall(const struct kvl_results *r, FILE *out)
               out);
 }
 
-void kvl_report_stale(const struct kvl_results *r, enum kvl_table_form form, FILE *out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < r->n; i++) n += r->result[i].stale;
-    if (!n) return;
-    fprintf(out, "%s* " KVL_STALE_NOTE " (build ", kvl_report_mark(form));
-    kvl_show(out, kvl_table_medium(form), kvl_json_text(r->newest_run, "kvlab.git"));
-    fprintf(out, "): %zu.\n", n);
-}
-
 static void notes_print(const struct kvl_results *r, FILE *out)
 {
     if (r->n == 0 && json_object_size(r->analyses) == 0)
@@ -378,6 +300,11 @@ static void notes_print(const struct kvl_results *r, FILE *out)
     if (kvl_report_has(r, KVL_DETAIL_METHOD))
         fputs("What methods count themselves: kvlab report --method.\n", out);
     kvl_report_method_notes(r, out);
+    if (r->n_partial)
+        fprintf(out,
+                "Not finished: %zu cell%s, of which the table shows what there is so far, n of how "
+                "many; the sweep goes on with %s.\n",
+                r->n_partial, r->n_partial == 1 ? "" : "s", r->n_partial == 1 ? "it" : "them");
     if (r->n_unfinished)
         fprintf(out, "Cut off and not in the table: %zu cell%s; the sweep goes on with %s.\n",
                 r->n_unfinished, r->n_unfinished == 1 ? "" : "s",

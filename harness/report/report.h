@@ -40,6 +40,8 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kv
 /* What the methods of a block count themselves: a table per label, names by budgets.  x [n]. */
 int kvl_report_method(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
                       struct kvl_err *err);
+/* An analysis record as tables.  KVL_ENOMEM. */
+int kvl_report_analysis(const json_t *record, FILE *out, struct kvl_err *err);
 /* What methods say of themselves: each line once per model and label. */
 void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
 /* What a star means, where there is one. */
@@ -49,6 +51,16 @@ int kvl_report_notes(const struct kvl_results *r, enum kvl_table_form form, FILE
                      struct kvl_err *err);
 
 /* Says which bounds a block x [n] lacks. */
+/* KL and top-1 beside full attention: two columns. */
+void kvl_report_compared(struct kvl_table *t, const struct kvl_result *x);
+/* Full attention among the rows of a block; NULL: it was not run. */
+const struct kvl_result *kvl_report_dense(const struct kvl_result *x, size_t n);
+/* Whether a method reads more bytes a token than full attention, choosing included. */
+bool kvl_report_reads_more(const struct kvl_result *x, const struct kvl_result *full);
+/* Bytes read to choose, with a mark where they make it so; what the mark means, where a row has it. */
+void kvl_report_index(struct kvl_table *t, const struct kvl_result *x,
+                      const struct kvl_result *full);
+void kvl_report_more(const struct kvl_result *x, size_t n, FILE *out);
 void kvl_report_missing(const struct kvl_result *x, size_t n, FILE *out);
 /* Cells of a row: the label, with a star where the result is stale; the budget as written and in tokens; live slots and whole blocks. */
 void kvl_report_name(struct kvl_table *t, const struct kvl_result *x);

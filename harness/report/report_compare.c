@@ -174,9 +174,9 @@ static const struct kvl_result *vs_base(const struct kvl_result *block, size_t n
 }
 
 static const struct kvl_column vs_columns[] = {
-    { "policy", true },      { "budget", false },    { "n", false },
-    { "difference", false }, { "95 % from", false }, { "to", false },
-    { "only this", false },  { "only that", false }, { "p", false },
+    { "policy", true },     { "budget", false },   { "n", false },         { "difference", false },
+    { "95 % from", false }, { "to", false },       { "only this", false }, { "only that", false },
+    { "p", false },         { "p of all", false },
 };
 
 /* Nats per token; the ratio of two perplexities is the exponential of the difference. */
@@ -195,6 +195,14 @@ static void vs_text_row(const struct kvl_paired *p, struct kvl_table *t)
     kvl_table_number(t, exp(p->diff.mean), 4);
 }
 
+static void vs_p(struct kvl_table *t, double p)
+{
+    if (p < 0.0001)
+        kvl_table_add(t, "<0.0001");
+    else
+        kvl_table_number(t, p, 4);
+}
+
 static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
 {
     kvl_table_number(t, 100 * p->diff.mean, 1);
@@ -203,10 +211,7 @@ static void vs_question_row(const struct kvl_paired *p, struct kvl_table *t)
     kvl_table_number(t, 100 * p->diff.hi, decimals);
     kvl_table_add(t, "%zu", p->n_a_only);
     kvl_table_add(t, "%zu", p->n_b_only);
-    if (p->n && p->p_value < 0.0001)
-        kvl_table_add(t, "<0.0001");
-    else
-        kvl_table_number(t, p->n ? p->p_value : KVL_NAN, 4);
+    vs_p(t, p->n ? p->p_value : KVL_NAN);
 }
 
 /* What a comparison has to tell. */
@@ -215,6 +220,10 @@ struct vs {
     const char *base;
     enum kvl_table_form form;
     size_t n_rows, n_without; /* of these, left out: a cell whose samples are not in the log */
+    struct kvl_pairs *pair;   /* [r->n] of the rows that are shown, in their order */
+    double *p;                /* [r->n] of questions: what they are beside all the others */
+    size_t n_shown, at;
+    bool print; /* the second time; the first time pairs are made */
     FILE *out;
     struct kvl_err *err;
 };
@@ -225,20 +234,30 @@ static bool vs_known(struct vs *vs, const struct kvl_result *x, const struct kvl
     size_t n_x, n_base;
     kvl_result_samples(vs->r, x, &n_x);
     kvl_result_samples(vs->r, base, &n_base);
-    vs->n_rows++;
-    vs->n_without += n_x == 0 || n_base == 0;
+    vs->n_rows += !vs->print;
+    vs->n_without += !vs->print && (n_x == 0 || n_base == 0);
     return n_x > 0 && n_base > 0;
 }
 
-static int vs_row(const struct kvl_results *r, const struct kvl_result *x,
-                  const struct kvl_result *base, struct kvl_table *t, struct kvl_err *err)
+static int vs_pair(struct vs *vs, const struct kvl_result *x, const struct kvl_result *base)
 {
-    struct kvl_pairs p;
-    KVL_TRY(kvl_pairs(r, x, r, base, KVL_PAIR_SCORE, &p, err));
+    struct kvl_pairs *pair = &vs->pair[vs->n_shown];
+    KVL_TRY(kvl_pairs(vs->r, x, vs->r, base, KVL_PAIR_SCORE, pair, vs->err));
+    vs->p[vs->n_shown++] = x->is_text || pair->test.n == 0 ? KVL_NAN : pair->test.p_value;
+    return KVL_OK;
+}
+
+static int vs_row(struct vs *vs, const struct kvl_result *x, const struct kvl_result *base,
+                  struct kvl_table *t)
+{
+    if (!vs->print) return vs_pair(vs, x, base);
+    const struct kvl_paired *test = &vs->pair[vs->at].test;
     kvl_table_add(t, "%s%s", x->label, x->stale || base->stale ? " *" : "");
     kvl_table_add(t, "%s", compare_budget(x));
-    kvl_table_add(t, "%zu", p.test.n);
-    (x->is_text ? vs_text_row : vs_question_row)(&p.test, t);
+    kvl_table_add(t, "%zu", test->n);
+    (x->is_text ? vs_text_row : vs_question_row)(test, t);
+    if (!x->is_text) vs_p(t, vs->p[vs->at]);
+    vs->at++;
     return KVL_OK;
 }
 
@@ -254,7 +273,7 @@ static int vs_block(struct vs *vs, const struct kvl_result *x, size_t n)
     for (size_t i = 0; i < n && rc == KVL_OK; i++) {
         const struct kvl_result *other = vs_base(x, n, &x[i], vs->base);
         if (x[i].is_cell && other && !is_called(&x[i], vs->base) && vs_known(vs, &x[i], other))
-            rc = vs_row(vs->r, &x[i], other, &t, vs->err);
+            rc = vs_row(vs, &x[i], other, &t);
     }
     if (t.n_cells) kvl_report_block(x, 0, vs->form, vs->out);
     if (rc == KVL_OK && t.n_cells) rc = kvl_table_print(&t, 2, vs->out, vs->err);
@@ -319,7 +338,15 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_
                         "--vs: compares answer by answer, and the log has no samples (published "
                         "logs are without); want the log as its sweep wrote it");
     vs_title(r, base, kvl_report_mark(form), out);
-    KVL_TRY(vs_blocks(&vs));
+    vs.pair = kvl_alloc(r->n, sizeof *vs.pair);
+    vs.p = kvl_alloc(r->n, sizeof *vs.p);
+    int rc = vs.pair && vs.p ? vs_blocks(&vs) : compare_memory(err);
+    if (rc == KVL_OK) rc = kvl_holm(vs.p, vs.n_shown, err);
+    vs.print = true;
+    if (rc == KVL_OK) rc = vs_blocks(&vs);
+    kvl_free(vs.pair);
+    kvl_free(vs.p);
+    KVL_TRY(rc);
     if (vs.n_without)
         fprintf(out, "%sLeft out: %zu of %zu rows, whose cells have no samples in the log.\n",
                 kvl_report_mark(form), vs.n_without, vs.n_rows);
@@ -327,7 +354,9 @@ int kvl_report_vs(const struct kvl_results *r, const char *base, enum kvl_table_
     kvl_report_lines(
         "p: two-sided sign-flip test over whole contexts, as the interval is over whole contexts "
         "(with one\nquestion each it is McNemar's test); from fewer than six contexts it cannot "
-        "get below 0.05.\n",
+        "get below 0.05.\n"
+        "p of all: by Holm's procedure over all rows above, of which a part would be below 0.05 by "
+        "chance.\n",
         form, out);
     return KVL_OK;
 }

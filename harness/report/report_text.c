@@ -8,11 +8,21 @@
 static const struct kvl_column text_columns[] = {
     { "policy", true },   { "budget", false },    { "attended", false },  { "dense", false },
     { "ppl", false },     { "95 % from", false }, { "to", false },        { "nll", false },
+    { "KL", false },      { "from", false },      { "to", false },        { "top-1 %", false },
     { "tok/s", false },   { "read/tok", false },  { "index/tok", false }, { "host/tok", false },
     { "at host", false }, { "KV held", false },   { "failed", false },
 };
 
-static void text_row(struct kvl_table *t, const struct kvl_result *x)
+/* KL in two digits: it spans decades. */
+static void text_kl(struct kvl_table *t, double v)
+{
+    if (isnan(v))
+        kvl_table_add(t, "-");
+    else
+        kvl_table_add(t, "%.2g", v);
+}
+
+static void text_row(struct kvl_table *t, const struct kvl_result *x, const struct kvl_result *full)
 {
     kvl_report_name(t, x);
     kvl_report_budget(t, x);
@@ -22,9 +32,13 @@ static void text_row(struct kvl_table *t, const struct kvl_result *x)
     kvl_table_number(t, x->ppl.lo, 3);
     kvl_table_number(t, x->ppl.hi, 3);
     kvl_table_number(t, x->nll.mean, 4);
+    text_kl(t, x->kl.mean);
+    text_kl(t, x->kl.lo);
+    text_kl(t, x->kl.hi);
+    kvl_table_number(t, 100 * x->top1.mean, 1);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
     kvl_table_bytes(t, x->kv_read);
-    kvl_table_bytes(t, x->index_read > 0 ? x->index_read : KVL_NAN);
+    kvl_report_index(t, x, full);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);
     kvl_table_bytes(t, x->host_attend > 0 ? x->host_attend : KVL_NAN);
     kvl_report_held(t, x);
@@ -53,6 +67,11 @@ static void text_notes(const struct kvl_result *x, FILE *out)
         fputs("; intervals: over stretches of the one text\n", out);
     else
         fputs("; intervals: over texts\n", out);
+    if (!isnan(x->kl.mean))
+        fputs(
+            "  KL: nats between the next token of full attention and that of the policy, mean over "
+            "the tokens; top-1: tokens of which both have the same best\n",
+            out);
 }
 
 /* What stands under the table. */
@@ -64,6 +83,7 @@ static int text_below(const struct kvl_result *x, size_t n, enum kvl_table_form 
     FILE *below = open_memstream(&text, &len);
     if (!below) return kvl_fail(err, KVL_ENOMEM, "no memory for the notes of a table");
     kvl_report_missing(x, n, below);
+    kvl_report_more(x, n, below);
     const struct kvl_result *most = x; /* a row may lack texts that failed */
     for (size_t i = 1; i < n; i++)
         if (x[i].n > most->n) most = &x[i];
@@ -81,7 +101,7 @@ int kvl_report_texts(const struct kvl_result *x, size_t n, enum kvl_table_form f
                            .column = text_columns,
                            .n_columns = sizeof text_columns / sizeof text_columns[0] };
     kvl_report_block(x, KVL_BLOCK_PROTOCOL, form, out);
-    for (size_t i = 0; i < n; i++) text_row(&t, &x[i]);
+    for (size_t i = 0; i < n; i++) text_row(&t, &x[i], kvl_report_dense(x, n));
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     if (rc == KVL_OK) rc = text_below(x, n, form, out, err);

@@ -2,8 +2,7 @@
 #include "results_parts.h"
 
 #include "code.h"
-#include "kvl/rng.h"
-#include "lanes.h"
+#include "lane_recall.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,11 +10,6 @@
 #include <string.h>
 
 /* ---- fields of records --------------------------------------------------------------------- */
-
-uint64_t kvl_result_key(const char *id)
-{
-    return kvl_seed_str(0, id);
-}
 
 /* The name of a record's point: results of it by different code are one result, the latest. */
 struct point_name {
@@ -54,11 +48,6 @@ struct loader {
     kvl_results_keep_fn keep; /* NULL: all */
     const void *keep_user;
 };
-
-int kvl_results_memory(struct kvl_err *err)
-{
-    return kvl_fail(err, KVL_ENOMEM, "no memory for the records of the log");
-}
 
 /* The message as a key that stays, counted later; NULL: no memory. */
 static const char *load_message(json_t *failures, const char *message)
@@ -127,6 +116,18 @@ static int load_run(struct kvl_results *r, json_t *record)
     return json_array_append(r->runs, record);
 }
 
+/* What there is of a cell that is not finished; nothing new where the same cell is. */
+static int load_partial(struct loader *l, json_t *record)
+{
+    json_t *so_far = json_object_get(record, "so_far");
+    json_t *have = json_object_get(l->cells, point_name(record).s);
+    bool finished = have && !json_object_get(have, "n_planned") &&
+                    strcmp(kvl_json_text(have, "cell"), kvl_json_text(record, "cell")) == 0;
+    if (!json_is_object(so_far) || finished) return 0;
+    if (json_object_set(so_far, "n_planned", json_object_get(record, "n_planned")) != 0) return -1;
+    return load_result(l, l->cells, so_far);
+}
+
 static int load_record(json_t *record, void *user, struct kvl_err *err)
 {
     struct loader *l = user;
@@ -138,6 +139,8 @@ static int load_record(json_t *record, void *user, struct kvl_err *err)
     if (strcmp(kind, "sample") == 0 || strcmp(kind, "nll") == 0) return load_sample(l, record, err);
     if (strcmp(kind, "cell") == 0 || strcmp(kind, "perplexity") == 0)
         failed = load_result(l, l->cells, record);
+    else if (strcmp(kind, "partial") == 0)
+        failed = load_partial(l, record);
     else if (strcmp(kind, "speed") == 0)
         failed = load_result(l, l->speeds, record);
     else if (strcmp(kind, "run") == 0)
@@ -219,23 +222,6 @@ static void samples_finish(struct kvl_results *r)
         r->sample[used++] = *s;
     }
     r->n_samples = used;
-}
-
-const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
-                                                   const struct kvl_result *cell, size_t *n)
-{
-    uint64_t key = kvl_result_key(cell->id);
-    size_t lo = 0, hi = r->n_samples;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (r->sample[mid].cell < key)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    *n = 0;
-    while (lo + *n < r->n_samples && r->sample[lo + *n].cell == key) ++*n;
-    return r->sample + lo;
 }
 
 bool kvl_result_sample_kept(const struct kvl_results *r, const struct kvl_result_sample *s)
@@ -346,6 +332,13 @@ static struct kvl_interval interval_of(const json_t *record, const char *field, 
     return kvl_interval_of(json_object_get(record, field), mean);
 }
 
+/* Of texts in the record itself, of questions in that of their reference passes. */
+static struct kvl_interval compared_of(const json_t *record, const char *field)
+{
+    const json_t *quality = json_object_get(record, "quality");
+    return interval_of(json_is_object(quality) ? quality : record, field, "mean");
+}
+
 /* NaN in records of cells, and where a part was not timed. */
 static double attention_of(const json_t *record)
 {
@@ -360,13 +353,11 @@ static double attention_of(const json_t *record)
 /* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
 static double token_bytes(const json_t *run)
 {
-    const char *type = kvl_json_text(run, "store.kv_type");
-    double q8_0 = (double)KVL_KV_BLOCK_BYTES / KVL_KV_BLOCK;
-    double elem = strcmp(type, "f32") == 0    ? 4
-                  : strcmp(type, "q8_0") == 0 ? q8_0
-                  : *type                     ? 2
-                                              : KVL_NAN;
-    return 2 * elem * kvl_json_number(run, "model.head_dim") *
+    double dim = kvl_json_number(run, "model.head_dim");
+    enum kvl_kv_type type;
+    if (!kvl_kv_find(kvl_json_text(run, "store.kv_type"), &type) || !(dim >= 1 && dim <= 8192))
+        return KVL_NAN;
+    return (double)kvl_kv_slot_bytes(type, (int32_t)dim, false) *
            kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
 }
 
@@ -410,23 +401,19 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .is_text = strcmp(kvl_json_text(record, "kind"), "perplexity") == 0,
         .nll = interval_of(record, "nll", "mean"),
         .ppl = interval_of(record, "ppl", "value"),
+        .kl = compared_of(record, "kl_nats"),
+        .top1 = compared_of(record, "top1"),
         .over_blocks = strcmp(kvl_json_text(record, "nll.over"), "blocks") == 0,
         .n_tok = kvl_json_number(record, "n_tok"),
         .n = kvl_json_number(record, "n"),
+        .n_planned = kvl_json_number(record, "n_planned"),
         .n_eff = kvl_json_number(record, "official.n_eff"),
         .icc = KVL_NAN,
         .n_contexts = kvl_json_number(record, "n_contexts"),
         .n_errors = kvl_json_number(record, "n_errors"),
-        .attended_tok = kvl_json_number(record, "attended_tok"),
-        .dense_tok = kvl_json_number(record, "dense_tok"),
-        .kv_read = kvl_json_number(record, "kv_read_bytes_per_tok"),
-        .index_read = kvl_json_number(record, "index_read_bytes_per_tok"),
-        .h2d = kvl_json_number(record, "tiers.h2d_bytes_per_tok"),
-        .host_attend = kvl_json_number(record, "tiers.host_attend_bytes_per_tok"),
-        .kv_logical = kvl_json_number(record, "kv_logical_bytes"),
-        .kv_physical = kvl_json_number(record, "kv_physical_bytes"),
-        .kv_own = kvl_json_number(record, "kv_own_bytes"),
-        .meta = kvl_json_number(record, "meta_bytes"),
+#define OBSERVED(member, name, ...) .member = kvl_json_number(record, #name),
+#define TIER(member, name, ...)     .member = kvl_json_number(record, "tiers." #name),
+#include "fields.def"
         .chance = kvl_json_number(record, "chance"),
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
@@ -447,6 +434,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     bool timed = json_object_get(record, "threads") != NULL;
     x.host = timed ? kvl_json_text(record, "host") : kvl_json_text(run, "machine.host");
     x.threads = kvl_json_number(timed ? record : run, timed ? "threads" : "machine.threads");
+    x.gpu = kvl_json_text(run, "gpu.name");
+    x.driver = kvl_json_text(run, "gpu.driver");
     x.bound = kvl_bound_of(x.policy);
     x.stale = kvl_record_stale(r, record);
     return x;
@@ -488,9 +477,11 @@ static int results_speeds(struct kvl_results *r, json_t *speeds, struct kvl_err 
     json_object_foreach(speeds, id, record)
     {
         failed |= json_array_append(r->speeds, record);
-        char setup[320];
-        snprintf(setup, sizeof setup, "%.0f %.300s", kvl_json_number(record, "threads"),
-                 kvl_json_text(record, "host"));
+        char setup[640];
+        const json_t *run = kvl_result_run(r, kvl_json_text(record, "run"));
+        snprintf(setup, sizeof setup, "%.0f %.200s\n%.200s\n%.200s",
+                 kvl_json_number(record, "threads"), kvl_json_text(record, "host"),
+                 kvl_json_text(run, "gpu.name"), kvl_json_text(run, "gpu.driver"));
         failed |= json_object_set_new(setups, setup, json_true());
     }
     r->n_speed = json_array_size(r->speeds);
@@ -520,6 +511,8 @@ static int results_read(struct loader *l, char *const *words, size_t n_words, st
     KVL_TRY(kvl_results_intervals(r, err));
     KVL_TRY(kvl_results_label(r, err));
     kvl_lanes_recall(&l->lanes, r);
+    for (size_t i = 0; i < r->n; i++)
+        if (!isnan(r->result[i].n_planned)) r->n_partial++;
     for (size_t i = 0; i < r->n; i++)
         r->has_no_context |= strstr(r->result[i].task_label, KVL_CONTROL_NO_CONTEXT) != NULL;
     return KVL_OK;

@@ -32,11 +32,12 @@ struct kvl_result {
     const char *sampling;             /* "" for greedy answers */
     const char *model_hash, *kv_type; /* of the run's model file and store */
     const char *prefill_type, *prefill_kv;
-    const char *host; /* of the speed, or of the run of a cell without any */
-    double threads;   /* likewise */
-    char *set;        /* what tells its block from others of that model: ", seed 3"; else "" */
-    char *label;      /* policy, with the options that tell it from others of the same policy */
-    char *shown;      /* the label in figures: with a star where any result of the label is stale */
+    const char *host;         /* of the speed, or of the run of a cell without any */
+    double threads;           /* likewise */
+    const char *gpu, *driver; /* of the run; "" on the CPU */
+    char *set;   /* what tells its block from others of that model: ", seed 3"; else "" */
+    char *label; /* policy, with the options that tell it from others of the same policy */
+    char *shown; /* the label in figures: with a star where any result of the label is stale */
     char *
         task_label; /* task, with the options that are not the task's defaults, and what its scores are not */
     enum kvl_bound bound;
@@ -47,19 +48,23 @@ struct kvl_result {
     int64_t version; /* of the policy */
     double length_tok, depth, budget_tok, seed;
     struct kvl_interval official, strict; /* of scores: by icc, not the record's */
-    double recall;                        /* of retrieving lanes (lanes.h); NaN: not known */
+    double recall;                        /* of retrieving lanes (lane_recall.h); NaN: not known */
     struct kvl_interval recall_best;      /* of the best layer */
     struct kvl_interval nll, ppl;         /* nats per token; its exponential */
-    bool over_blocks;                     /* their interval is over stretches of one text */
+    /* Beside full attention on the same tokens, of texts or of reference passes of questions: KL in nats, and the share
+     * of tokens of which the best next one is the same; NaN: not compared */
+    struct kvl_interval kl, top1;
+    bool over_blocks; /* their interval is over stretches of one text */
     double n, n_eff, n_contexts, n_errors, n_tok;
+    double n_planned; /* answers or texts of an unfinished cell in the end; NaN: it is finished */
     double icc; /* correlation of official scores within contexts, over the cells of the task */
-    double attended_tok, dense_tok, kv_read, index_read; /* bytes per token */
+/* What was observed of its sessions (log/fields.def); the tiers' numbers NaN where nothing was in the host's. */
+#define OBSERVED(member, ...) double member;
+#define TIER(member, ...)     double member;
+#include "fields.def"
     /* Tokens per lane that attention read, mean over all layers, dense ones included; of the selecting layers
      * alone where the log does not tell the model's shape. */
     double read_tok;
-    double h2d;                                   /* brought from the host, bytes per token */
-    double host_attend;                           /* read by attention on the host, the same */
-    double kv_logical, kv_physical, kv_own, meta; /* bytes */
     double chance, prefill_tok_per_s;
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
     double
@@ -92,6 +97,7 @@ struct kvl_results {
     struct kvl_result_sample *sample; /* by cell, context, question; the latest of each */
     size_t n_samples, n_failed_samples;
     json_t *failures;               /* object: message -> how many samples failed with it */
+    size_t n_partial;               /* cells that are told so far as they are there */
     size_t n_unfinished;            /* cells that have samples but neither cell nor error record */
     size_t n_stopped;               /* cells that have an error record and no result after it */
     size_t n_speed;                 /* speed records */
@@ -145,6 +151,8 @@ int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result 
 int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The part that counts for speed: threads and machine. */
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* Whether two times may be divided by each other: device, machine, threads, GPU and driver are the same. */
+bool kvl_result_same_setup(const struct kvl_result *a, const struct kvl_result *b);
 /* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
 int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The samples of a cell: *n of them. */

@@ -129,6 +129,8 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
     size_t n = 0;
     x->host = setup->host;
     x->threads = setup->threads;
+    x->gpu = setup->gpu;
+    x->driver = setup->driver;
     for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
         for (size_t i = 0; i < n_speed; i++) {
             if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;

@@ -7,26 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* ---- work and its time ----------------------------------------------------------------------- */
-
-void kvl_progress_mark(struct kvl_progress *p)
-{
-    p->t_mark = kvl_now_ns();
-}
-
-void kvl_progress_did(struct kvl_progress *p, enum kvl_work_kind kind, double cost)
-{
-    uint64_t now = kvl_now_ns();
-    p->work[kind].done += cost;
-    p->work[kind].ns += (double)(now - p->t_mark);
-    p->t_mark = now;
-}
-
-void kvl_progress_skip(struct kvl_progress *p, enum kvl_work_kind kind, double cost)
-{
-    p->work[kind].done += cost;
-    p->work[kind].before += cost;
-}
+/* ---- what is known --------------------------------------------------------------------------- */
 
 void kvl_progress_spent(struct kvl_progress *p)
 {
@@ -35,41 +16,12 @@ void kvl_progress_spent(struct kvl_progress *p)
     p->t_spent = now;
 }
 
-/* Nanoseconds per unit of a kind, of all where it was not met yet; NaN: nothing was done. */
-static double progress_rate(const struct kvl_progress *p, int kind)
+void kvl_progress_part(struct kvl_progress *p, double part)
 {
-    double all_ns = 0.0, all_did = 0.0;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        const struct kvl_progress_work *w = &p->work[k];
-        double did = w->done - w->before;
-        if (k == kind && did > 0.0) return w->ns / did;
-        all_ns += w->ns;
-        all_did += did;
-    }
-    return all_did > 0.0 ? all_ns / all_did : (double)NAN;
-}
-
-double kvl_progress_part(const struct kvl_progress *p)
-{
-    double total = 0.0, done = 0.0;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        double rate = progress_rate(p, k);
-        if (!(rate > 0.0)) rate = 1.0;
-        total += rate * p->work[k].total;
-        done += rate * p->work[k].done;
-    }
-    return total > 0.0 ? done / total : 1.0;
-}
-
-double kvl_progress_left_s(const struct kvl_progress *p)
-{
-    double ns = 0.0;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        double left = p->work[k].total - p->work[k].done;
-        int32_t n = k == KVL_WORK_TIMED ? 1 : KVL_MAX(p->n_parallel, 1);
-        if (left > 0.0) ns += left * progress_rate(p, k) / n;
-    }
-    return ns * 1e-9;
+    p->t_known = kvl_now_ns();
+    p->part = part;
+    p->left_s =
+        part > 0.0 ? (double)(p->t_known - p->t_start) * 1e-9 * (1.0 - part) / part : (double)NAN;
 }
 
 /* ---- the line -------------------------------------------------------------------------------- */
@@ -77,14 +29,11 @@ double kvl_progress_left_s(const struct kvl_progress *p)
 void kvl_progress_begin(struct kvl_progress *p, bool quiet)
 {
     p->t_start = p->t_shown = p->t_spent = kvl_now_ns();
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        p->work[k].before = p->work[k].done;
-        p->work[k].ns = 0.0;
-    }
+    p->part = 0.0;
+    p->left_s = (double)NAN;
     p->tty = isatty(STDERR_FILENO) != 0;
     p->every_ns = p->tty ? KVL_PROGRESS_TTY_NS : 10000000000u;
     p->quiet = quiet;
-    kvl_progress_mark(p);
 }
 
 void kvl_progress_time(double s, char *out, size_t size)
@@ -120,8 +69,16 @@ static void progress_rate_text(double per_s, char out[32])
 /* What was known a while ago, less that while. */
 static double progress_left_s(const struct kvl_progress *p, uint64_t now)
 {
-    if (!p->known) return kvl_progress_left_s(p);
-    return p->t_known ? fmax(p->left_s - (double)(now - p->t_known) * 1e-9, 0.0) : p->left_s;
+    return p->t_known && !isnan(p->left_s)
+               ? fmax(p->left_s - (double)(now - p->t_known) * 1e-9, 0.0)
+               : p->left_s;
+}
+
+/* The part that was known then, and what the time since then has made of the rest: amid a prefill of minutes it moves. */
+static double progress_part(const struct kvl_progress *p, uint64_t now)
+{
+    double left = progress_left_s(p, now);
+    return p->left_s > 0.0 ? 1.0 - (1.0 - p->part) * left / p->left_s : p->part;
 }
 
 void kvl_progress_show(struct kvl_progress *p, const char *what)
@@ -130,14 +87,14 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     uint64_t now = kvl_now_ns();
     char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
-    double percent = 100.0 * (p->known ? p->part : kvl_progress_part(p));
     kvl_progress_time(elapsed, spent, sizeof spent);
     kvl_progress_time(progress_left_s(p, now), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
     if (p->tty) kvl_show_clear_line();
-    fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", percent, p->n_done,
-            p->n_cells, errors, rate, spent, left, what, p->tty ? "" : "\n");
+    fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s",
+            100.0 * progress_part(p, now), p->n_done, p->n_cells, errors, rate, spent, left, what,
+            p->tty ? "" : "\n");
     fflush(stderr);
     p->t_shown = now;
     p->shown = true;

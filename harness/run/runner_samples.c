@@ -3,7 +3,7 @@
 
 #include "kvl/fpenv.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,29 +51,19 @@ static int score_check(const struct kvl_task *task, const struct kvl_task_score 
 
 static struct kvl_outcome outcome_failed(void)
 {
-    double none = (double)NAN;
-    return (struct kvl_outcome){ .have = true,
-                                 .failed = true,
-                                 .official = none,
-                                 .strict = none,
-                                 .recall = none,
-                                 .attended_tok = none,
-                                 .dense_tok = none,
-                                 .window_tok = none,
-                                 .kv_read = none,
-                                 .index_read = none,
-                                 .kv_logical = none,
-                                 .kv_physical = none,
-                                 .kv_own = none,
-                                 .meta = none };
+    struct kvl_outcome o = kvl_outcome_none();
+    o.failed = true;
+    return o;
 }
 
 /* The cell is made of what the log says, as after a restart. */
 static int sample_append(const struct kvl_cell_run *run, const struct kvl_answer *a)
 {
     struct kvl_runner *r = run->c->r;
-    struct kvl_outcome *outcome =
-        r->state->cell[run->index].outcome + a->context * r->work->sweep->questions + a->question;
+    struct kvl_outcome *outcome;
+    struct kvl_quality_means *quality;
+    KVL_TRY(kvl_state_own(r->state, run->index, &outcome, &quality, run->c->err));
+    outcome += a->context * r->work->sweep->questions + a->question;
     json_t *record = kvl_record_sample(kvl_log_run(r->log), a);
     json_incref(record);
     int rc = kvl_runner_append(r, record, run->c->err);
@@ -111,15 +101,12 @@ static void mean_add(double *mean, double v, int32_t *n)
     ++*n;
 }
 
-enum { SAMPLE_MEANS = 12 + KVL_TASK_SUBS + KVL_N_TIERS };
+enum { SAMPLE_MEANS = KVL_OUTCOME_NUMBERS + KVL_TASK_SUBS + KVL_N_TIERS };
 
 static size_t outcome_means(struct kvl_outcome *o, double *out[SAMPLE_MEANS])
 {
-    double *all[] = { &o->official,    &o->strict,  &o->recall,     &o->attended_tok,
-                      &o->dense_tok,   &o->kv_read, &o->index_read, &o->kv_logical,
-                      &o->kv_physical, &o->kv_own,  &o->meta,       &o->window_tok };
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) out[n++] = all[i];
+    size_t n = KVL_OUTCOME_NUMBERS;
+    kvl_outcome_numbers(o, out);
     for (int32_t i = 0; i < o->n_sub; i++) out[n++] = &o->sub[i].value;
     for (int i = 0; i < KVL_N_TIERS; i++) out[n++] = &o->tiers[i];
     return n;

@@ -5,6 +5,7 @@
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
+#include "commit.h"
 #include "stop.h"
 #include "workers_death.h"
 
@@ -32,7 +33,7 @@ enum {
 
 struct unit {
     struct kvl_unit what;
-    double cost[KVL_WORK_KINDS], told[KVL_WORK_KINDS]; /* of the whole; what workers told of it */
+    double cost;
     size_t seen, unseen; /* deaths of workers that had it: a policy ran, or none that is known */
 };
 
@@ -71,20 +72,13 @@ struct workers {
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-static void unit_measure(const struct kvl_runner *r, struct unit *u)
+static double unit_cost(const struct kvl_runner *r, struct kvl_unit u)
 {
-    const struct kvl_group *g = &r->work->group[u->what.group];
-    u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_PREFILL] = kvl_group_context_cost(r->work, g);
+    const struct kvl_group *g = &r->work->group[u.group];
+    double cost = kvl_group_context_cost(r->work, g);
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, u->what.context, i))
-            u->cost[g->speed ? KVL_WORK_TIMED : KVL_WORK_ANSWER] +=
-                kvl_cell_context_cost(r->work, &r->work->cell[i]);
-}
-
-static double unit_cost(const struct unit *u)
-{
-    double cost = 0.0;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) cost += u->cost[k];
+        if (kvl_state_wants(r->state, u.context, i))
+            cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
     return cost;
 }
 
@@ -99,8 +93,7 @@ static int32_t group_units(const struct workers *w, const struct kvl_group *g)
 static int unit_order(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    double cost_x = unit_cost(x), cost_y = unit_cost(y);
-    if (cost_x > cost_y || cost_x < cost_y) return cost_x > cost_y ? -1 : 1;
+    if (x->cost > y->cost || x->cost < y->cost) return x->cost > y->cost ? -1 : 1;
     if (x->what.group != y->what.group) return x->what.group < y->what.group ? -1 : 1;
     return x->what.context < y->what.context ? -1 : 1;
 }
@@ -111,9 +104,9 @@ static void workers_plan(struct workers *w)
     for (size_t i = 0; i < work->n_groups; i++) {
         const struct kvl_group *g = &work->group[i];
         for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
-            if (!kvl_runner_wants_any(w->r, g, c)) continue;
-            w->unit[w->n_units] = (struct unit){ .what = { i, c } };
-            unit_measure(w->r, &w->unit[w->n_units++]);
+            if (!kvl_state_wants_any(w->r->state, g, c)) continue;
+            struct kvl_unit what = { i, c };
+            w->unit[w->n_units++] = (struct unit){ what, .cost = unit_cost(w->r, what) };
             w->left[i]++;
         }
     }
@@ -126,10 +119,10 @@ static void workers_plan(struct workers *w)
 
 static int unit_finish(struct workers *w, struct unit *u)
 {
-    for (int k = 0; k < KVL_WORK_KINDS; k++) /* of cells that failed */
-        kvl_progress_skip(&w->r->progress, (enum kvl_work_kind)k, u->cost[k] - u->told[k]);
-    if (--w->left[u->what.group] > 0 || w->speed) return KVL_OK;
-    return kvl_runner_finish(w->r, &w->r->work->group[u->what.group], w->err);
+    if (w->speed) return KVL_OK;
+    const struct kvl_group *g = &w->r->work->group[u->what.group];
+    if (--w->left[u->what.group] > 0) return kvl_runner_so_far(w->r, g, false, w->err);
+    return kvl_runner_finish(w->r, g, w->err);
 }
 
 /* Cells that failed meanwhile may have been all that wanted a unit. */
@@ -138,7 +131,7 @@ static int workers_next(struct workers *w, struct unit **out)
     *out = NULL;
     while (w->next < w->n_units && !*w->r->stop) {
         struct unit *u = &w->unit[w->next++];
-        if (kvl_runner_wants_any(w->r, &w->r->work->group[u->what.group], u->what.context)) {
+        if (kvl_state_wants_any(w->r->state, &w->r->work->group[u->what.group], u->what.context)) {
             *out = u;
             return KVL_OK;
         }
@@ -241,7 +234,7 @@ static int worker_feed(struct workers *w, int32_t i)
 
 /* ---- what workers say ------------------------------------------------------------------------ */
 
-static void count_add(struct workers *w, struct worker *x, const struct kvl_worker_count *c)
+static void count_add(struct workers *w, const struct kvl_worker_count *c)
 {
     struct kvl_runner *r = w->r;
     r->stats.context_prefills += c->stats.context_prefills;
@@ -257,12 +250,6 @@ static void count_add(struct workers *w, struct worker *x, const struct kvl_work
     r->progress.n_answers += c->n_answers;
     r->snapshots.n_loaded += c->n_loaded;
     r->snapshots.n_saved += c->n_saved;
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        r->progress.work[k].done += c->cost[k];
-        r->progress.work[k].before += c->skipped[k];
-        r->progress.work[k].ns += c->ns[k];
-        x->unit->told[k] += c->cost[k];
-    }
 }
 
 /* Two workers may meet the failure of one cell: one record is enough. */
@@ -339,7 +326,7 @@ static int workers_frame(struct workers *w, int32_t i, const struct kvl_worker_f
 {
     char what[192];
     if (f->says != KVL_WORKER_AMID) w->worker[i].quiet_ns = 0;
-    count_add(w, &w->worker[i], &f->count);
+    count_add(w, &f->count);
     if (f->says == KVL_WORKER_COMMIT) {
         worker_spent(w, &w->worker[i]);
         return workers_commit(w, payload, (size_t)f->bytes);
@@ -419,7 +406,7 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     d.task = d.policy ? NULL : kvl_death_task(w->r, u->what, w->shared->each[i].policy);
     KVL_TRY(death_record(w, u, &d, &why, &n));
     kvl_death_say(w->r, u->what, &why, n);
-    if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
+    if (kvl_state_wants_any(w->r->state, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));
     return worker_feed(w, i);
 }

@@ -3,8 +3,9 @@
 
 #include "kvl/fpenv.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "harm.h"
+#include "runner_context.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -65,13 +66,6 @@ static void worker_look(void)
 static struct kvl_worker_count worker_take(struct kvl_runner *r, enum kvl_worker_says says)
 {
     struct kvl_worker_count count = { 0 };
-    for (int k = 0; k < KVL_WORK_KINDS; k++) {
-        struct kvl_progress_work *work = &r->progress.work[k];
-        count.cost[k] = work->done;
-        count.ns[k] = work->ns;
-        count.skipped[k] = work->before;
-        *work = (struct kvl_progress_work){ .total = work->total };
-    }
     if (says == KVL_WORKER_NEXT || says == KVL_WORKER_AMID) return count;
     count.stats = r->stats;
     count.n_done = r->progress.n_done;
@@ -100,7 +94,7 @@ static int worker_gone(struct kvl_err *err)
     return kvl_fail(err, KVL_ESTOP, "the sweep's process is gone");
 }
 
-int kvl_worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err)
+static int worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err)
 {
     return worker_say(w, KVL_WORKER_NEXT, what, strlen(what)) ? KVL_OK : worker_gone(err);
 }
@@ -140,6 +134,18 @@ static bool worker_wait(struct kvl_worker *w, struct kvl_unit *u)
     return true;
 }
 
+int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                      struct kvl_err *err)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
+    kvl_progress_name(&r->progress, what);
+    KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+    if (g->speed) return kvl_runner_speed(r, g, err);
+    return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
+                                      : kvl_runner_context(r, g, context, err);
+}
+
 /* Whole samples that wait for their commit are kept when the work is cut off. */
 static struct kvl_err worker_unit(struct kvl_worker *w, struct kvl_unit u)
 {
@@ -171,6 +177,7 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
     kvl_log_redirect(r->log, worker_commit, w);
     kvl_ops_set_threads(w->threads);
     r->worker = w;
+    r->tell = worker_tell;
     r->stop = w->stop;
     r->announced = true;
     r->progress.tell = worker_amid;

@@ -31,6 +31,28 @@ char *kvl_outfile_temp(const char *beside, int mode, int *fd)
     return NULL;
 }
 
+/* File systems without links have renames, which take a name from its holder: asked before, which is not one step. */
+static int outfile_link(const char *part, const char *path)
+{
+    struct stat st;
+    if (link(part, path) == 0) return 0;
+    int error = errno;
+    /* An answer of NFS that got lost: the second try finds the link of the first. */
+    if (stat(part, &st) == 0 && st.st_nlink == 2) return 0;
+    if (error != EPERM && error != EOPNOTSUPP && error != ENOSYS && error != EMLINK) return error;
+    if (access(path, F_OK) == 0) return EEXIST;
+    return rename(part, path) == 0 ? 0 : errno;
+}
+
+int kvl_outfile_place(const char *part, const char *path, bool *placed, struct kvl_err *err)
+{
+    int error = outfile_link(part, path);
+    unlink(part);
+    *placed = error == 0;
+    if (!error || error == EEXIST) return KVL_OK;
+    return kvl_fail(err, KVL_EIO, "%s: cannot create: %s", path, strerror(error));
+}
+
 static int outfile_failed(const struct kvl_outfile *o, const char *what, struct kvl_err *err)
 {
     return kvl_fail(err, KVL_EIO, "%s: cannot %s: %s", o->path, what, strerror(errno));

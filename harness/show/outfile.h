@@ -23,5 +23,8 @@ int kvl_outfile_close(struct kvl_outfile *o, int rc, struct kvl_err *err);
 /* Of a file for nobody else: created, with a name that nobody can foresee, in the folder of `beside`.  The name is
  * malloc'ed; NULL: errno says why. */
 char *kvl_outfile_temp(const char *beside, int mode, int *fd);
+/* Gives the whole file `part` the name `path` unless somebody has it already (*placed); `part` is gone then.  Two that
+ * do so at once: one of them has it, on NFS too.  KVL_EIO. */
+int kvl_outfile_place(const char *part, const char *path, bool *placed, struct kvl_err *err);
 
 #endif

@@ -1,6 +1,8 @@
 /* Escapes of every medium. */
 #include "show.h"
 
+#include "kvl/utf8.h"
+
 #include <assert.h>
 #include <ctype.h>
 #include <errno.h>
@@ -16,12 +18,9 @@
 /* Bytes of the character at s, of at most n; 0: it is cut off at the end; -1: no UTF-8. */
 static int char_bytes(const unsigned char *s, size_t n)
 {
-    int want = *s < 0x80 ? 1 : *s < 0xc2 ? -1 : *s < 0xe0 ? 2 : *s < 0xf0 ? 3 : *s < 0xf5 ? 4 : -1;
-    for (int i = 1; i < want; i++) {
-        if ((size_t)i == n) return 0;
-        if ((s[i] & 0xc0) != 0x80) return -1;
-    }
-    return want;
+    const char *c = (const char *)s;
+    size_t len = kvl_utf8_len(c, n);
+    return len > 0 ? (int)len : kvl_utf8_begun(c, n) == n ? 0 : -1;
 }
 
 /* A terminal acts on C0, DEL and C1; U+202A to U+202E and U+2066 to U+2069 turn the order of letters around. */

@@ -4,7 +4,7 @@
 #   check_records.sh LOG results/README.md [KIND...]
 #
 # Every field of every record must be in the dictionary with a type that fits, and every field of the
-# dictionary in every record of its kind; the fields of objects as well.  KINDs must occur in the log.
+# dictionary that is never absent in every record of its kind, in its order; the fields of objects as well.  KINDs must occur in the log.
 # Prints what does not fit; exit code 1 when anything does not.
 set -euo pipefail
 log=$1 dictionary=$2
@@ -46,7 +46,7 @@ jq -Rn '[inputs | split("\t") | {kind: .[0], field: .[1], type: .[2]}]
         | (map(select(.kind == "All kinds"))) as $all
         | reduce .[] as $row ({}; if $row.kind == "All kinds" then . else
               .[$row.kind][$row.field] = $row.type end)
-        | map_values(. + ($all | map({(.field): .type}) | add))' \
+        | map_values(($all | map({(.field): .type}) | add) + .)' \
     < <(dictionary_rows) > "${TMPDIR:-/tmp}/kvlab-dictionary.$$"
 trap 'rm -f "${TMPDIR:-/tmp}/kvlab-dictionary.$$"' EXIT
 
@@ -56,7 +56,7 @@ zstd -dcq "$log" | jq -rn --slurpfile d "${TMPDIR:-/tmp}/kvlab-dictionary.$$" --
     def fits($value; $words): ($value | type) as $is
         | ($words | split(" or ") | map(if . == "map" then "object" else . end)) as $may
         | ($words == "") or ($may | index($is)) != null
-          or ($is == "number" and ($may | index("integer")) != null and ($value | floor) == $value);
+          or ($may | index("any")) != null or ($is == "number" and ($may | index("integer")) != null and ($value | floor) == $value);
     $d[0] as $dictionary
     | reduce inputs as $r ({n: {}, bad: {}};
         ($dictionary[$r.kind] // {}) as $want
@@ -66,10 +66,13 @@ zstd -dcq "$log" | jq -rn --slurpfile d "${TMPDIR:-/tmp}/kvlab-dictionary.$$" --
                 if fits($f.value; $want[$f.field]) then . else
                     .bad["\($r.kind).\($f.field): \($f.value | type), the dictionary says \($want[$f.field])"] += 1 end
             else .bad["\($r.kind).\($f.field): not in the dictionary"] += 1 end)
+        | ($r | keys_unsorted | map(select(in($want)))) as $has
+        | if $has == ($want | keys_unsorted | map(select(in($r)))) then . else
+              .bad["\($r.kind): the fields stand in another order"] += 1 end
         | reduce ($want | keys_unsorted[]) as $k (.;
             ($k | split(".")) as $path
             | if ($path | length) == 1
-              then if ($r | has($k)) then . else .bad["\($r.kind).\($k): not in the log"] += 1 end
+              then if ($r | has($k)) or ($want[$k] | endswith("absent")) then . else .bad["\($r.kind).\($k): not in the log"] += 1 end
               elif ($r[$path[0]] | type) != "object" or ($r[$path[0]] | has($path[1])) then .
               else .bad["\($r.kind).\($k): not in the log"] += 1 end))
     | (.bad | to_entries[] | "\(.key) (\(.value) records)"),

@@ -1,6 +1,7 @@
 # sweep_lib.sh - a small sweep, and its results in a form that two runs can be compared in.  Sourced by
 # the tests of sweeps.  Expects $program and $source_dir; sets $work, a folder of its own, and $model.
-unset KVL_HOME "${!SLURM_@}" # an array job is a share of a sweep
+# An array job or a rank of MPI is a share of a sweep.
+unset KVL_HOME "${!SLURM_@}" "${!KVLAB_SHARD@}" "${!OMPI_@}" "${!PMI_@}" "${!JOB_COMPLETION@}"
 # Under nohup SIGHUP ends no sweep, and a shell cannot take that back.
 [ -z "$(trap -p HUP)" ] || exec env --default-signal=HUP bash "$0" "$@"
 work=$(mktemp -d)
@@ -50,9 +51,9 @@ lines_of() {
 }
 
 # The same, without what differs between two runs of the same sweep (run ids, times), sorted.  Run
-# records are left out.
+# records are left out, and what a cell had before it was finished.
 results_of() {
-    lines_of "$1" | grep -v '"kind":"run"' |
+    lines_of "$1" | grep -vE '"kind":"(run|partial)"' |
         sed -E 's/"(run|t_end)":"[^"]*",?//g
                 s/"(wall_ns|prefill_ns|wall_s|prefill_s|prefill_tok_per_s)":[^,}]*,?//g' | LC_ALL=C sort
 }

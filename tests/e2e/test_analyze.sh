@@ -163,8 +163,8 @@ some=(-m "$model" --task passkey --length 200)
 refuse 'no analysis, want mass, similarity, drift or all' "${some[@]}"
 refuse 'mas: no such analysis, did you mean "mass"?' mas "${some[@]}"
 refuse '"drift": one analysis at a time, or all' mass drift "${some[@]}"
-refuse '--tokens: 16 after 64, want ascending numbers' mass "${some[@]}" --tokens 64,16
-refuse '--tokens: "x", want 1 to 16777216' mass "${some[@]}" --tokens x
+refuse '--tokens: 16 after 64, want them ascending' mass "${some[@]}" --tokens 64,16
+refuse '--tokens: "x" is no number, want 1 to 16777216' mass "${some[@]}" --tokens x
 refuse '--lag: "65" is out of range, want 1 to 64' drift "${some[@]}" --lag 65
 refuse '--dense-layers: 1 with 1 waiting behind each filter; the model has 8 layers, want 2 to 7' \
     similarity "${some[@]}" --dense-layers 1 --wait-layers 1
@@ -175,9 +175,9 @@ refuse '"b.yaml": one file at a time' a.yaml b.yaml
 file 'what: drft'
 refuse 'small.yaml:8: analyze.what: no analysis "drft", did you mean "drift"?' small.yaml
 file 'tokens: [64, 16]'
-refuse 'small.yaml:8: analyze.tokens: 16 after 64, want ascending numbers' small.yaml
+refuse 'small.yaml:8: analyze.tokens: 16 after 64, want them ascending' small.yaml
 file 'tokens: [1, 2, 3, 4, 5, 6, 7, 8, 9]'
-refuse 'small.yaml:8: analyze.tokens: more than 8 numbers' small.yaml
+refuse 'small.yaml:8: analyze.tokens: more than 8 values' small.yaml
 file 'next: []'
 refuse 'small.yaml:8: analyze.next: is an empty list, want at least one value' small.yaml
 file 'lag: 0'

@@ -1,10 +1,11 @@
 #!/bin/bash
-# kvlab bench --device cuda on the emulated GPU (KVL_TEST_CUDA): every kind of line, a table of goals, other
+# kvlab bench --device cuda and bench_goals on the emulated GPU (KVL_TEST_CUDA): every kind of line, a table of goals, other
 # programs' figures beside ours.  No time is ever looked at.  With KVL_LONG=1 on both devices at once (hybrid), too.
-#   $1 the program
+#   $1 the program, $3 bench_goals
 set -u
 [ -n "${KVL_TEST_CUDA:-}" ] || exit 77
 kvlab=$1
+goals=$3
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 failed=0
@@ -16,7 +17,7 @@ cat >"$tmp/peers.jsonl" <<'END'
 {"kind": "peer", "what": "decode attention", "variant": "enable_gqa", "backend": "math", "depth_tok": 96, "seconds": 20.0}
 {"kind": "peer", "what": "random pages", "depth_tok": 96, "ratio": 0.91}
 END
-"$kvlab" bench --device cuda --quick --rounds 1 --depths 96 --budget 48 --peer-json "$tmp/peers.jsonl" \
+"$goals" --device cuda --quick --rounds 1 --depths 96 --budget 48 --peer-json "$tmp/peers.jsonl" \
     --json "$tmp/run.jsonl" --report="$tmp/report.md" >"$tmp/out" 2>"$tmp/err" ||
     fail "a run: $(tail -n 1 "$tmp/err")"
 jq -es 'length > 10 and all(.[]; .part == "gpu" and .kv_type == "bf16" and .weights == "BF16" and has("gpu")
@@ -36,7 +37,7 @@ jq -es '[.[] | select(.what == "waits")] | any(.policy == "quest") and all(.[]; 
 jq -es 'all(.[]; .what != "attention against torch" or .ratio > 0)' "$tmp/run.jsonl" >"$tmp/o" || fail "torch"
 grep -q '^# What the GPU path reaches' "$tmp/report.md" || fail "not the table of a GPU"
 grep -q '^| random 16-token pages against contiguous .* 0.910 | yes |$' "$tmp/report.md" || fail "random pages"
-"$kvlab" bench --from "$tmp/run.jsonl" --report="$tmp/again.md" >"$tmp/out" 2>"$tmp/err" ||
+"$goals" --from "$tmp/run.jsonl" --report="$tmp/again.md" >"$tmp/out" 2>"$tmp/err" ||
     fail "--from: $(tail -n 1 "$tmp/err")"
 diff <(sed '/^Left out:/,$d' "$tmp/report.md") <(sed '/^Left out:/,$d' "$tmp/again.md") | grep '^[<>] .' &&
     fail "--from: another table"
@@ -46,17 +47,17 @@ if [ -n "${KVL_LONG:-}" ]; then
     grep -q 'attention on the host' "$tmp/out" "$tmp/err" || fail "hybrid: nothing of attention on the host"
     jq -es 'all(.[]; .gpu | endswith(", hybrid"))' "$tmp/hybrid.jsonl" >"$tmp/o" || fail "hybrid: lines that do not say so"
 fi
-"$kvlab" bench --device cuda --quick --rounds 1 --prefill-host 64 --json "$tmp/host.jsonl" >"$tmp/out" 2>"$tmp/err" ||
+"$goals" --device cuda --quick --rounds 1 --prefill-host 64 --json "$tmp/host.jsonl" >"$tmp/out" 2>"$tmp/err" ||
     fail "--prefill-host: $(tail -n 1 "$tmp/err")"
 jq -es 'length == 3 and all(.[]; .depth_tok == 64 and .value > 0) and .[0].unit == "tok/s"' "$tmp/host.jsonl" >"$tmp/o" ||
     fail "--prefill-host: its lines"
-"$kvlab" bench --quick --prefill-host 96 >"$tmp/out" 2>"$tmp/err"
+"$goals" --quick --prefill-host 96 >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] || fail "--prefill-host on the CPU: exit code"
 KVL_EMU_MEMORY=23000000 "$kvlab" bench --device cuda --quick --rounds 1 --depths 96 >"$tmp/out" 2>"$tmp/err"
 [ $? = 4 ] || fail "too little memory: exit code"
 grep -q 'device cuda: out of memory' "$tmp/err" || fail "too little memory: $(tail -n 1 "$tmp/err")"
 echo nonsense >"$tmp/peers.jsonl"
-"$kvlab" bench --device cuda --quick --peer-json "$tmp/peers.jsonl" >"$tmp/out" 2>"$tmp/err"
+"$goals" --device cuda --quick --peer-json "$tmp/peers.jsonl" >"$tmp/out" 2>"$tmp/err"
 [ $? = 2 ] || fail "--peer-json of nonsense: exit code"
 grep -q 'peers.jsonl:1: want lines of' "$tmp/err" || fail "--peer-json of nonsense: $(cat "$tmp/err")"
 exit $failed

@@ -87,7 +87,18 @@ compares 0 old.zst bytes.zst --threshold bytes=2.5
 jq -c 'if .kind == "speed" and .policy == "quest" then .decode_tok_per_s *= 0.5 else . end' old.jsonl | zst slow.zst
 compares 1 old.zst slow.zst --measure speed
 says err '1 of 2 rows is worse: speed of quest 256'
+says out ' speed .* slower *$'
 compares 0 old.zst slow.zst --measure speed --threshold speed=60
+compares 0 slow.zst old.zst --measure speed
+says out ' speed .* faster *$'
+# The same log twice: the same within the noise of its own repeats, and nothing can be told below it.
+compares 0 old.zst old.zst --measure speed --threshold speed=50
+says out ' speed .* same *$'
+says out '^Speed: repeats of one cell, of which nothing differs, are up to [0-9.]+ % apart; 0 rows are unclear for that[.]$'
+jq -c 'if .kind == "speed" and .repeat == 0 then .decode_tok_per_s *= 1.3 else . end' old.jsonl | zst noisy.zst
+compares 0 noisy.zst noisy.zst --measure speed
+says out ' speed .* unclear *$'
+says out '^Speed: .* up to (3|4)[0-9][.][0-9] % apart; [1-9] rows? (is|are) unclear for that[.]$'
 jq -c 'if .kind == "speed" then .host = "node9" else . end' old.jsonl | zst other.zst
 compares 2 old.zst other.zst --measure speed
 says err 'nothing is comparable: timed on another machine'

@@ -147,7 +147,7 @@ if command -v cc >/dev/null; then
     loop=(--threads 2 --quiet --plugin "$work/loop.so" "$work/loop.yaml" --set 'policies=[full, loop]' --set budgets=64 --set contexts=6)
     KVL_TEST_GO_ON=1 "$program" sweep "${loop[@]}" --log returns.zst 2>err || fail "a policy that returns"
     trap 'kill $(jobs -p) 2>"$work/said" || true; rm -rf "$work"' EXIT
-    for try in 'INT 130 1' 'TERM 143 1' 'TERM 143 2' 'HUP 129 auto'; do
+    for try in 'INT 130 1' 'TERM 75 1' 'TERM 75 2' 'USR1 75 2' 'HUP 129 auto'; do
         # shellcheck disable=SC2086
         in_loop $try &
         loops+=($!)

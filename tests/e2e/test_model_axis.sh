@@ -86,6 +86,6 @@ eventually something_in "$work/long.zst" $pid || fail "a sweep that does not beg
 kill -TERM $pid
 status=0
 wait $pid || status=$?
-equal "status of a stopped sweep" 143 $status
+equal "status of a stopped sweep" 75 $status
 equal "models after a stop" 1 "$(records long 'select(.kind == "run") | .model.name' | sort -u | wc -l)"
 equal "lines of a stopped sweep" 1 "$(wc -l <"$work/err")"

@@ -47,3 +47,25 @@ cat failed.zst failed.zst >twice.zst
 "$program" status failed.zst | grep -vE '^(runs|log) ' >once
 grep -q '1 stopped by an error' once || fail "no cell was refused: $(cat once)"
 equal "status of a log twice" "$(cat once)" "$("$program" status twice.zst | grep -vE '^(runs|log) ')"
+
+# Logs of a sweep that was parted in two ways: each cell is one, whoever did it.
+cat >parted.yaml <<YAML
+name: parted
+model: $model
+tasks: [{task: passkey, keys: 2}]
+lengths: [128, 192, 256]
+policies: [full, quest]
+budgets: [32]
+contexts: 2
+YAML
+shard() { "$program" sweep parted.yaml --threads 1 --quiet --log $1.zst --shard $2 >out 2>err || fail "shard $2: $(cat err)"; }
+cells_of() { "$program" status "$1" 2>err | grep -oE '^(cells|samples|state) .*'; }
+"$program" sweep parted.yaml --threads 1 --quiet --log one.zst >out 2>err || fail "the sweep: $(cat err)"
+shard a 1/3
+shard b 1/2
+shard c 0/2
+for logs in 'a b c' 'c b a' 'c one' 'one a'; do
+    cat $(printf '%s.zst ' $logs) >parts.zst
+    equal "$logs" "$(cells_of one.zst)" "$(cells_of parts.zst)"
+    [ ! -s err ] || fail "$logs: something is left"
+done

@@ -247,6 +247,10 @@ awk '/passkey  question_in_prefill  4096/ { on = 1 } /^$/ { on = 0 } on' vs > bl
 contains "quest against snapkv" "^  quest +256 +10 .* $pair +[<0-9]" block
 
 contains "what p is" '^p: two-sided sign-flip test over whole contexts' vs
+contains "what p of all is" "^p of all: by Holm's procedure over all rows above" vs
+# The least p of all rows is multiplied by their number.
+expect "the least p, of all rows" "right" "$(awk '$1 == "policy" { for (i = 1; i <= NF; i++) if ($i == "p") next } /^  [a-z_]+ .* [0-9.<]+ +[0-9.<]+$/ { p = $(NF - 1); all = $NF; n++; if (p !~ /</ && (least == "" || p < least)) { least = p; its = all } }
+    END { want = least * n; if (want > 1) want = 1; print (its - want < 0.01 && want - its < 0.01) ? "right" : "p " least " of " n ": " its ", want " want }' vs)"
 
 # Questions that only one of the two answered are no pair: context 3 is missing in the middle.
 jq -c 'select(.kind != "sample" or .cell != "passkey-question_in_prefill-4096-snapkv-256" or .context != 3)' log.jsonl | zst gap.zst
@@ -319,8 +323,8 @@ contains "failed samples in the row" '^  full .* 6/5 +4$' table
 contains "failed samples below" '^4 of [0-9]* samples failed' table
 contains "a cell that was cut off" '^Cut off and not in the table: 1 cell;' table
 contains "errors by status" '1 x a policy broke its contract: quest: slot 9 of 8' table
-"$program" status worse.zst > status
-contains "status" '^cells +251 done, 1 cut off, 1 with failed samples, 1 of other code than the newest run' status
+"$program" status worse.zst > status 2> err || expect "a gate behind failures" 6 $?
+contains "status" '^cells +251 done, 1 not finished, 1 with failed samples, 1 of other code than the newest run' status
 
 # Why samples failed; errors until the cell has a result; what stops at an error needs --retry.
 contains "why samples failed" '^  4 x no$' table
@@ -347,7 +351,7 @@ other=$(jq -c 'select(.kind == "run") | .run = "0ther" | .sweep.name = "other" |
 { cat counted.jsonl; echo "$other"; echo "$error,\"cell\":\"never\"}"
   echo "$error,\"cell\":\"else\"}" | sed 's/5eed/0ther/'
   jq -c 'select(.kind == "cell") | .run = "0ther" | .cell += "-other" | .length_tok = 77' log.jsonl | sed -n 1p; } | zst counted.zst
-"$program" status counted.zst > status2
+"$program" status counted.zst > status2 2> err || expect "a gate before cells that are left" 75 $?
 contains "cells left beside stopped ones" '^state +not running, 2 cells left' status2
 contains "runs that do not say of how many" '345 of 348 done \(without those of 1 run ' status2
 
@@ -415,7 +419,7 @@ refused 2 'want csv, tsv or jsonl' export log.zst --format xml
 refused 2 'want task, protocol, length or depth' report log.zst --by colour
 refused 2 'one of them' report log.zst --by length --csv
 refused 2 'did you mean "snapkv"' report log.zst --vs snapvk
-refused 2 'want check or repair' log fix log.zst
+refused 2 'want check, repair or merge' log fix log.zst
 refused 5 'not a kvlab log' report "$sources/CMakeLists.txt"
 if [ -c /dev/full ]; then # by a link, so that a program that removes too much removes only that
     ln -s /dev/full full

@@ -3,51 +3,31 @@
 # of one that was left alone: nothing that was committed is lost, nothing stands twice.  With one process
 # and with workers.
 #
-# KVL_LONG=1 kills 100 times instead of 10, and sweeps more.
+# KVL_LONG=1 kills 100 times instead of 10, and sweeps more; KVL_KILLS=N kills N times.
 #   $1 the program   $2 the sources
 set -euo pipefail
 program=$(realpath "$1")
 source_dir=$(realpath "$2")
 . "$(dirname "${BASH_SOURCE[0]}")/sweep_lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/kill_lib.sh"
 cd "$work"
-kills=$((${KVL_LONG:-0} ? 100 : 10))
+kills=${KVL_KILLS:-$((${KVL_LONG:-0} ? 100 : 10))}
 RANDOM=${KVL_SEED:-7}
 
-sweep_file $((${KVL_LONG:-0} ? 60 : 24)) >small.yaml
+sweep_file $((kills > 99 ? 60 : 24)) >small.yaml
 run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
 results_of whole.zst >whole
 whole_bytes=$(stat -c %s whole.zst)
 
-# Whole records of samples and cells that stand in the log now.
-committed() {
-    lines_of "$1" | grep -E '"kind":"(sample|cell|error)"' || true
-}
-
 # ---- kill -9 ------------------------------------------------------------------------------------
-
-bytes_of() { stat -c %s "$1" 2>/dev/null || echo 0; }
-# grown LOG BYTES PID: it has so many, or its sweep is gone
-grown() { [ "$(bytes_of "$1")" -ge "$2" ] || gone "$3"; }
 
 # kill_often JOBS: kills when the log has grown by a random part, together less than the whole log, and
 # a random moment later; sets killed to how many met a running sweep.
 kill_often() {
-    rm -f cut.zst
-    : >kept
+    rm -f cut.zst cut.zst.*
     killed=0
     for ((i = 0; i < kills; i++)); do
-        target=$(($(bytes_of cut.zst) + RANDOM * whole_bytes / kills / 32768))
-        "$program" sweep --threads 1 --jobs "$1" --quiet small.yaml --log cut.zst 2>>err &
-        pid=$!
-        eventually grown cut.zst $target $pid || fail "a sweep that does not get on"
-        sleep "$(awk -v r=$RANDOM 'BEGIN { print r / 32768 * 0.02 }')"
-        if kill -9 $pid 2>/dev/null; then killed=$((killed + 1)); fi
-        wait $pid 2>/dev/null || true
-        [ -e cut.zst ] || continue
-        # Whatever was there after an earlier kill is there still, byte for byte.
-        committed cut.zst >now
-        head -n "$(wc -l <kept)" now | cmp -s - kept || fail "records are gone after kill $i"
-        mv now kept
+        kill_once cut.zst $((RANDOM * whole_bytes / kills / 32768)) --jobs "$1" --log cut.zst
     done
 }
 
@@ -59,10 +39,11 @@ for jobs in 1 2; do
     done
     [ $killed -ge $((kills / 2)) ] || fail "only $killed of $kills kills met a running sweep"
     run_sweep small.yaml --jobs $jobs --log cut.zst 2>err || fail "the last start"
-    committed cut.zst | head -n "$(wc -l <kept)" | cmp -s - kept || fail "records are gone at the end"
+    committed cut.zst | head -n "$(wc -l <cut.zst.kept)" | cmp -s - cut.zst.kept || fail "records are gone at the end"
     equal "nothing twice" "" "$(repeated_samples cut.zst)$(repeated_cells cut.zst)"
     results_of cut.zst >cut
     cmp -s whole cut || fail "other results than alone: $(diff whole cut | head -n 4)"
+    [ -z "${KVL_KILLS-}" ] || echo "$jobs worker(s): killed $killed times: no committed record lost, none twice, the results of a sweep left alone"
 done
 
 # ---- a log that ends in the middle of a write ---------------------------------------------------
@@ -97,21 +78,82 @@ cut_at "$next"
 
 # ---- signals ------------------------------------------------------------------------------------
 
-# The first one ends the sweep, which has hours to go, with 128 + its number; what is done stays done.
-for signal in INT:130:1 TERM:143:1 HUP:129:1 TERM:143:2; do
-    IFS=: read -r signal number jobs <<<"$signal"
+# signalled NUMBER SIGNALS JOBS ARGUMENTS...: a sweep that has hours to go gets them, one after the other, and ends with
+# the number; what is done stays done
+signalled() {
+    local number=$1 signals=$2 jobs=$3 signal rc=0
+    shift 3
     rm -f signal.zst
-    "$program" sweep --threads 1 --jobs $jobs --quiet small.yaml --set contexts=5000 --log signal.zst 2>err &
+    "$program" sweep --threads 1 --jobs "$jobs" --quiet small.yaml --set contexts=5000 --log signal.zst "$@" 2>err &
     pid=$!
     eventually something_in signal.zst $pid || fail "a sweep that does not get on"
-    kill -$signal $pid
-    eventually gone $pid || { kill -9 $pid; fail "SIG$signal does not end it"; }
+    for signal in $signals; do kill -"$signal" $pid || fail "it ended before SIG$signal: $(cat err)"; done
+    eventually gone $pid || { kill -9 $pid; fail "SIG$signals does not end it"; }
+    wait $pid || rc=$?
+    equal "exit after SIG$signals, $jobs workers" "$number" $rc
+    equal "nothing twice after SIG$signals" "" "$(repeated_samples signal.zst)"
+    zstd -tq signal.zst || fail "the log is damaged after SIG$signals"
+}
+# What a scheduler sends means "later"; a person at a terminal, or one that has waited, means "no".
+for signal in INT:130:1 TERM:75:1 HUP:129:1 TERM:75:2 USR1:75:1 USR2:75:1 USR1:75:2 INT:130:2; do
+    IFS=: read -r signal number jobs <<<"$signal"
+    signalled "$number" "$signal" "$jobs"
+    grep -qx "kvlab: stopped by signal [0-9]*; start the same command again to go on" err ||
+        fail "no message after SIG$signal: $(cat err)"
+done
+
+# The second one ends it at once, even while a policy does not return; the first one alone, when its time is over.
+cat >stuck.c <<'END'
+#include "kvl/policy.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+static int stuck_select(struct kvl_pctx *ctx, const struct kvl_step *step, const struct kvl_query *q, struct kvl_sel *sel)
+{
+    (void)ctx, (void)step, (void)q, (void)sel;
+    close(open("in", O_WRONLY | O_CREAT, 0600));
+    for (;;) nanosleep(&(struct timespec){ 1, 0 }, NULL);
+}
+
+static const struct kvl_policy stuck = {
+    .abi = KVL_POLICY_ABI, .size = sizeof(struct kvl_policy), .name = "stuck", .title = "stuck", .paper = "none",
+    .help = "never returns", .version = 1, .caps = KVL_CAP_SELECTS, .select = stuck_select,
+};
+
+KVL_POLICY_EXPORT(stuck)
+END
+cc -std=c17 -D_GNU_SOURCE -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o stuck.so stuck.c
+for case in '75 TERM' '143 USR1 TERM' '138 USR2 USR1' '130 TERM INT'; do
+    rm -f in stuck.zst
+    "$program" sweep --threads 1 --jobs 1 --quiet small.yaml --plugin ./stuck.so --set 'policies=[stuck]' --set budgets=64 \
+        --set contexts=1 --log stuck.zst 2>err &
+    pid=$!
+    stuck_in() { [ -e in ] || gone $pid; }
+    eventually stuck_in || fail "it does not come to the policy"
+    for signal in ${case#* }; do
+        kill -"$signal" $pid || fail "it ended before SIG$signal: $(cat err)"
+        [ "$signal" = "${case##* }" ] || sleep 0.2 # two signals at once have no order
+    done
+    eventually gone $pid || { kill -9 $pid; fail "SIG${case#* } does not end it"; }
     rc=0
     wait $pid || rc=$?
-    equal "exit after SIG$signal" $number $rc
-    grep -q 'stopped by signal' err || fail "no message after SIG$signal: $(cat err)"
-    equal "nothing twice after SIG$signal" "" "$(repeated_samples signal.zst)"
-    zstd -tq signal.zst || fail "the log is damaged after SIG$signal"
+    equal "exit after SIG${case#* } amid a hook" "${case%% *}" $rc
+done
+
+# Before there is anything to end: while the plan is made or the model is read.
+mkfifo slow.yaml
+for case in 'TERM 75' 'USR1 75' 'USR2 75' 'INT 130' 'HUP 129'; do
+    "$program" sweep --threads 1 --quiet slow.yaml --log never.zst 2>err &
+    pid=$!
+    catches() { grep -qs '^SigCgt:.*[2367abef]..$' /proc/$pid/status; } # SIGUSR1, for one
+    eventually catches || fail "it does not begin"
+    kill -"${case% *}" $pid
+    eventually gone $pid || { kill -9 $pid; fail "SIG${case% *} does not end its beginning"; }
+    rc=0
+    wait $pid || rc=$?
+    equal "exit after SIG${case% *} at the beginning" "${case#* }" $rc
 done
 
 # A command that does not poll ends at once.

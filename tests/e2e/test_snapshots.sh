@@ -121,3 +121,52 @@ refused() {
 }
 refused "kvlab: --snapshots some.yaml: is no folder" --snapshots some.yaml
 refused "kvlab: --snapshots: is empty, want a folder" --snapshots ''
+
+# ---- a folder that several use at once ----------------------------------------------------------------
+
+# Four sweeps that begin at once: each context is made by one or by several, and nobody reads half of one.
+pids=()
+for i in 1 2 3 4; do
+    run_sweep some.yaml --log at-once-$i.zst --snapshots many 2>err.$i &
+    pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || fail "a sweep beside others"; done
+for i in 1 2 3 4; do
+    [ ! -s err.$i ] || fail "a sweep beside others says: $(cat err.$i)"
+    results_of at-once-$i.zst | cmp -s plain - || fail "results differ beside others"
+done
+equal "snapshots of four sweeps" 4 "$(ls many | wc -l)"
+equal "all of them whole" "4 snapshots, 0 damaged, 0 of these removed" "$("$program" snapshots verify many)"
+# The same while a small limit makes what was used longest ago give way.
+one=$(stat -c %s many/*.kvs | sort -n | tail -n 1)
+pids=()
+for i in 1 2 3 4; do
+    run_sweep some.yaml --log few-$i.zst --snapshots few --snapshots-limit $((one * 2)) 2>err.$i &
+    pids+=($!)
+done
+for pid in "${pids[@]}"; do wait "$pid" || fail "a sweep with a limit: $(cat err.?)"; done
+for i in 1 2 3 4; do results_of few-$i.zst | cmp -s plain - || fail "results differ with a limit"; done
+[ "$(stat -c %s few/*.kvs | awk '{ n += $1 } END { print n }')" -le $((one * 2)) ] || fail "more than the limit: $(ls -l few)"
+
+# What was used longest ago goes first; a use counts.
+touch -d '2001-01-01' many/*.kvs
+newest=$(ls many/*.kvs | tail -n 1)
+touch -d '2020-01-01' "$newest"
+touch many/other.txt "many/x.kvs.tmp-abcdef" many/y.kvs.tmp-abcdef
+touch -d '3 days ago' many/y.kvs.tmp-abcdef
+"$program" snapshots list many >list || fail "list"
+equal "lines of the list" 7 "$(wc -l <list)"
+grep -qE "^ +[0-9.]+ MiB  2020-01-01T00:00:00Z  $(basename "$newest" | cut -c 1-16)  .*model" list || fail "the list: $(cat list)"
+"$program" snapshots prune many --max-size $((one + 1)) >pruned || fail "prune"
+equal "what is left" "$(basename "$newest") other.txt x.kvs.tmp-abcdef" "$(ls many | xargs)"
+"$program" snapshots prune many --days 30 >pruned || fail "prune by days"
+equal "what is left of the last month" "other.txt x.kvs.tmp-abcdef" "$(ls many | xargs)"
+
+run_sweep some.yaml --log healed.zst --snapshots many 2>err
+printf 'damage' | dd of="$(ls many/*.kvs | head -n 1)" bs=1 seek=4000 conv=notrunc 2>dd.err
+rc=0
+"$program" snapshots verify many >verified 2>err || rc=$?
+equal "exit for a damaged snapshot" 4 $rc
+grep -q 'damaged snapshot' verified || fail "which one: $(cat verified)"
+"$program" snapshots verify many --delete >verified 2>err || fail "--delete"
+equal "and after" "3 snapshots, 0 damaged, 0 of these removed" "$("$program" snapshots verify many)"

@@ -119,7 +119,7 @@ ended() {
     kill $pid
     wait $pid || rc=$?
     pid=
-    equal "exit of $1" 143 $rc
+    equal "exit of $1" 75 $rc
     for pid in $child; do
         child_gone() { [ -z "$(cat "/proc/$pid/cmdline" 2>said | tr -d '\0')" ]; }
         eventually child_gone || fail "$1: a process of the sweep lives on"

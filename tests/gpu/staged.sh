@@ -153,6 +153,7 @@ known_test() {
     else
         case $1 in
         gpu_*) source="ops/test_${1#gpu_}.c unit/test_${1#gpu_}.c" ;;
+        bench_goals) source=bench/goals/goals.c ;;
         bench_*) source=bench/$1.c ;;
         *) source="gpu/$1.c conformance/$1.c" ;;
         esac
@@ -199,7 +200,7 @@ configure() { # RUN... ARCH
 build_all() {
     local names
     names=$(ninja -C "$build" -t targets all |
-        grep -oE '^tests/(gpu_[a-z0-9_]*|test_gpu|test_gpu_steps|test_gpu_twins|test_conformance|bench_cuda_[a-z]*):' | tr -d :)
+        grep -oE '^tests/(gpu_[a-z0-9_]*|test_gpu|test_gpu_steps|test_gpu_twins|test_conformance|bench_goals|bench_cuda_[a-z]*):' | tr -d :)
     # shellcheck disable=SC2086
     run 200 - ninja -C "$build" kvlab $names
 }
@@ -251,7 +252,7 @@ stage_2() {
     run 45 attn.txt "$build/tests/bench_cuda_attn" 3 && [ -z "$dry" ] && grep '^{' "$out/attn.txt" >>"$peers"
     run 35 select.txt "$build/tests/bench_cuda_select" 3
     run 30 ops.txt "$build/tests/bench_cuda_ops" 3
-    run 320 bench.txt "$build/kvlab" bench --device cuda -m "$work/model.gguf" --depths 32768,131072 --rounds 3 \
+    run 320 bench.txt "$build/tests/bench_goals" --device cuda --model "$work/model.gguf" --depths 32768,131072 --rounds 3 \
         --peer-json "$peers" --json "$out/gpu.jsonl" --report="$out/gpu.md"
 }
 

@@ -8,6 +8,7 @@ cd "$1"
 . harness/setup.sh
 . tests/bare.sh
 kvl_needs+=$kvl_needs_tests
+for row in $kvl_more_tests; do ! kvl_has "${row%%:*}" "${row##*:}" || kvl_needs+=" $row"; done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bare_path "$work/bin" || { echo "programs: skipped, no dpkg here"; exit 77; }

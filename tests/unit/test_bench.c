@@ -1,6 +1,6 @@
 /* The pure parts of kvlab bench: medians, rounding of generated weights, which goals are met. */
-#include "bench.h"
 #include "bench_gguf.h"
+#include "bench_goals.h"
 #include "half.h"
 #include "kvl/rng.h"
 

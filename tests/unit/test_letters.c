@@ -58,13 +58,18 @@ static void test_cases(void **state)
     assert_int_equal(crc_of(sigma, "", "\n", kvl_text_lower), 0xcf938fa1);
 }
 
+static bool is_digit(uint32_t c)
+{
+    return kvl_letter_digit(c) >= 0;
+}
+
 static void test_kinds(void **state)
 {
     static const struct {
         bool (*is)(uint32_t);
         uLong crc;
     } row[] = { { kvl_letter_word, 0xfd94c1a1 },
-                { kvl_letter_digit, 0xe44fddc8 },
+                { is_digit, 0xe44fddc8 },
                 { kvl_letter_space, 0xe0455782 } };
     (void)state;
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {

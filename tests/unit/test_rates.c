@@ -21,6 +21,14 @@ struct sweep {
     struct kvl_runner r;
 };
 
+static struct kvl_outcome *outcomes_of(struct kvl_state *s, size_t cell)
+{
+    struct kvl_outcome *o;
+    struct kvl_quality_means *q;
+    assert_int_equal(kvl_state_own(s, cell, &o, &q, NULL), KVL_OK);
+    return o;
+}
+
 /* Without it the tests are skipped. */
 static const char file_of_model[] = KVL_SOURCE_DIR "/datasets/model/kvlab-small.gguf";
 
@@ -88,9 +96,9 @@ static void answered(struct sweep *x, bool (*want)(int32_t length))
         for (size_t c = g->first; want(g->length) && c < g->first + g->n; c++)
             for (int32_t k = 0; k < 2 * x->s.questions; k++) {
                 int32_t context = k / x->s.questions;
-                x->state.cell[c].outcome[k].have = true;
-                x->state.cell[c].outcome[k].wall_ns = answer_ns(&x->work->cell[c], context);
-                x->state.cell[c].outcome[k].prefill_ns = prefill_ns(g->length);
+                outcomes_of(&x->state, c)[k].have = true;
+                outcomes_of(&x->state, c)[k].wall_ns = answer_ns(&x->work->cell[c], context);
+                outcomes_of(&x->state, c)[k].prefill_ns = prefill_ns(g->length);
             }
     }
 }
@@ -213,7 +221,7 @@ static void test_unknown(void **state)
     const struct kvl_point *lost = &x->s.policies.v[x->s.policies.n - 1];
     for (size_t c = 0; c < x->work->n_cells; c++)
         for (int32_t k = 0; x->work->cell[c].policy == lost && k < 2 * x->s.questions; k++)
-            x->state.cell[c].outcome[k].have = false;
+            outcomes_of(&x->state, c)[k].have = false;
     assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
     assert_false(kvl_rates_know(&rates, &x->r));
     assert_true(kvl_rates_left(&rates, &x->r).ns > truth_ns(x, lengths_all));
@@ -232,7 +240,7 @@ static void test_snapshots(void **state)
     double want = truth_ns(x, lengths_all);
     for (size_t c = 0; c < x->work->n_cells; c++)
         for (int32_t k = 0; k < 2 * x->s.questions; k++)
-            x->state.cell[c].outcome[k].prefill_ns = (double)NAN;
+            outcomes_of(&x->state, c)[k].prefill_ns = (double)NAN;
     for (size_t i = 0; i < x->work->n_groups; i++)
         want -= (x->s.contexts - 2) * prefill_ns(x->work->group[i].length);
     assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
@@ -346,9 +354,85 @@ static void test_timed_line(void **state)
     expect_line(x, 4, want);
 }
 
+/* ---- a run from its first context on ----------------------------------------------------------- */
+
+/* Seconds of one context of needle_heatmap, its prefill and its answers under nine policies, as the
+ * published log has them (kvlab-small, one thread): the time left once was half of the truth there. */
+static const struct seconds {
+    int32_t length;
+    double prefill, answers;
+} seconds[] = {
+    { 512, 0.0502, 0.0624 }, { 1024, 0.119, 0.0706 }, { 2048, 0.323, 0.0950 },
+    { 4096, 1.017, 0.1477 }, { 8192, 3.522, 0.2904 },
+};
+
+static const struct seconds *seconds_of(const struct kvl_group *g)
+{
+    for (size_t i = 0; i < sizeof seconds / sizeof seconds[0]; i++)
+        if (seconds[i].length == g->length) return &seconds[i];
+    fail_msg("no length %d", g->length);
+    return NULL;
+}
+
+/* One context of a group was answered: its policies took as long as each other. */
+static void heatmap_did(struct sweep *x, const struct kvl_group *g, int32_t context)
+{
+    double answers = seconds_of(g)->answers * 1e9 / (double)g->n / x->s.questions;
+    for (size_t c = g->first; c < g->first + g->n; c++)
+        for (int32_t q = 0; q < x->s.questions; q++) {
+            struct kvl_outcome *o = &x->state.cell[c].outcome[context * x->s.questions + q];
+            *o = (struct kvl_outcome){ .have = true, .wall_ns = answers };
+            o->prefill_ns = seconds_of(g)->prefill * 1e9;
+        }
+}
+
+/* Runs the groups forwards or backwards, a context at a time; the worst ratio of time left to the truth
+ * while at least a tenth of the time is left. */
+static void heatmap(struct sweep *x, bool backwards, double *least, double *most)
+{
+    const struct kvl_work *w = x->work;
+    struct kvl_err err = { 0 };
+    double left = 0.0, all;
+    for (size_t i = 0; i < w->n_groups; i++)
+        left += w->sweep->contexts *
+                (seconds_of(&w->group[i])->prefill + seconds_of(&w->group[i])->answers);
+    all = left;
+    *least = *most = 1.0;
+    for (size_t i = 0; i < w->n_groups && left >= 0.1 * all; i++) {
+        const struct kvl_group *g = &w->group[backwards ? w->n_groups - 1 - i : i];
+        for (int32_t c = 0; c < w->sweep->contexts; c++) {
+            struct kvl_rates rates = { 0 };
+            heatmap_did(x, g, c);
+            left -= seconds_of(g)->prefill + seconds_of(g)->answers;
+            assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
+            double ratio = kvl_rates_left(&rates, &x->r).ns * 1e-9 / left;
+            kvl_rates_free(&rates);
+            if (left < 0.1 * all) break;
+            *least = fmin(*least, ratio);
+            *most = fmax(*most, ratio);
+        }
+    }
+}
+
+static void test_heatmap(void **state)
+{
+    struct sweep *x = *state;
+    if (!x) skip();
+    for (int backwards = 0; backwards < 2; backwards++) {
+        double least, most;
+        for (size_t c = 0; c < x->work->n_cells; c++)
+            for (int32_t k = 0; k < x->s.contexts * x->s.questions; k++)
+                x->state.cell[c].outcome[k].have = false;
+        heatmap(x, backwards, &least, &most);
+        print_message("time left is %.2f to %.2f of the truth\n", least, most);
+        assert_true(least > 0.75 && most < 1.33);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_heatmap, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_nothing, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_lengths, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_contexts, sweep_open, sweep_close),

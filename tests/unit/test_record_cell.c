@@ -156,7 +156,7 @@ static void test_prefill(void **state)
 /* Two steps, two layers, two heads; layer 1 is dense in step 1.  Selecting: mass 0.1 .. 0.6. */
 static void test_quality_means(void **state)
 {
-    struct kvl_quality want = { .questions = 1, .steps = 2, .top = { 4, 9 }, .n_top = 2 };
+    struct kvl_quality want = { .questions = 1, .steps = 2, .top = { { 4, 9 }, 2 } };
     int32_t pos[] = { 7, 8 };
     uint8_t dense[] = { 0, 0, 0, 1 }, same[] = { 1, 0 };
     float recall[] = { 1, 1, 1, 0, 1, 1, 1, 1, 0.25f, 0.5f, 0.25f, 0.5f, 0.25f, 0.25f, 1, 0 };
@@ -190,9 +190,9 @@ static void test_quality_means(void **state)
     assert_true(fabs(m.select.error) < 1e-9 && fabs(m.dense.error - 0.5) < 1e-9);
     assert_true(fabs(m.kl - (0.1235 + 0.1) / 2) < 1e-9 && fabs(m.same - 0.5) < 1e-9);
     assert_true(kvl_quality_fits(r, &want));
-    want.top[1] = 10;
+    want.top.v[1] = 10;
     assert_false(kvl_quality_fits(r, &want));
-    want.top[1] = 9;
+    want.top.v[1] = 9;
     want.steps = 3;
     assert_false(kvl_quality_fits(r, &want));
     assert_false(kvl_quality_fits(NULL, &want));
@@ -211,8 +211,7 @@ static void test_quality_cell(void **state)
     const json_t *q;
     (void)state;
     record_open(&t);
-    t.sweep.quality =
-        (struct kvl_quality){ .questions = 1, .steps = 2, .top = { 4, 9 }, .n_top = 2 };
+    t.sweep.quality = (struct kvl_quality){ .questions = 1, .steps = 2, .top = { { 4, 9 }, 2 } };
     for (int i = 0; i < N_CONTEXTS; i++) {
         struct kvl_quality_means *m = &t.quality[i];
         *m = (struct kvl_quality_means){ .have = true, .failed = i == 2, .kl = 0.5 * i, .same = i };

@@ -1,6 +1,6 @@
 /* Drawn tokens: what may be drawn, how often, and that nothing but stream and step decides. */
 #include "answer.h"
-#include "config_prompt.h"
+#include "settings.h"
 
 #include "gguf_writer.h"
 

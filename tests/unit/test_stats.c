@@ -451,15 +451,38 @@ static void test_mcnemar(void **state)
     }
 }
 
+/* Holm (1979): the least p times n, the next times n - 1 ..., never less than one before it.  By hand. */
+static void test_holm(void **state)
+{
+    double p[] = { 0.04, 0.001, KVL_NAN, 0.03, 0.5, 0.02 };
+    static const double want[] = { 0.09, 0.005, 0, 0.09, 0.5, 0.08 };
+    double one[] = { 0.3 }, high[] = { 0.9, 0.8 };
+    (void)state;
+    assert_int_equal(kvl_holm(p, 6, NULL), KVL_OK);
+    for (size_t i = 0; i < 6; i++) assert_true(i == 2 ? isnan(p[i]) : fabs(p[i] - want[i]) < 1e-12);
+    assert_int_equal(kvl_holm(one, 1, NULL), KVL_OK);
+    assert_true(fabs(one[0] - 0.3) < 1e-12);
+    assert_int_equal(kvl_holm(high, 2, NULL), KVL_OK);
+    assert_true(fabs(high[0] - 1.0) < 1e-12 && fabs(high[1] - 1.0) < 1e-12);
+    assert_int_equal(kvl_holm(NULL, 0, NULL), KVL_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wilson_published),   cmocka_unit_test(test_wilson_definition),
-        cmocka_unit_test(test_n_eff_worked),       cmocka_unit_test(test_coverage),
-        cmocka_unit_test(test_icc_worked),         cmocka_unit_test(test_icc_coverage),
-        cmocka_unit_test(test_bootstrap_coverage), cmocka_unit_test(test_paired_coverage),
-        cmocka_unit_test(test_interval_worked),    cmocka_unit_test(test_interval_student),
-        cmocka_unit_test(test_sign_flips),         cmocka_unit_test(test_mcnemar),
+        cmocka_unit_test(test_holm),
+        cmocka_unit_test(test_wilson_published),
+        cmocka_unit_test(test_wilson_definition),
+        cmocka_unit_test(test_n_eff_worked),
+        cmocka_unit_test(test_coverage),
+        cmocka_unit_test(test_icc_worked),
+        cmocka_unit_test(test_icc_coverage),
+        cmocka_unit_test(test_bootstrap_coverage),
+        cmocka_unit_test(test_paired_coverage),
+        cmocka_unit_test(test_interval_worked),
+        cmocka_unit_test(test_interval_student),
+        cmocka_unit_test(test_sign_flips),
+        cmocka_unit_test(test_mcnemar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

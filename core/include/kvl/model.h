@@ -386,6 +386,10 @@ int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float
  * type, raw keys, observers, prefill arithmetic (code version and vector unit).  Appended to out. */
 int kvl_snapshot_key(const struct kvl_engine *engine, const int32_t *id, int32_t n,
                      struct kvl_buf *out, struct kvl_err *err);
+/* Of a file of anybody's: appends its key. */
+int kvl_snapshot_key_of(const char *path, struct kvl_buf *key, struct kvl_err *err);
+/* The same, and reads every byte.  KVL_EIO: it is damaged. */
+int kvl_snapshot_check(const char *path, struct kvl_buf *key, struct kvl_err *err);
 /* Writes keys, values, positions and observers of a session without a policy: zstd, checksummed, under
  * a temporary name and then renamed.  KVL_EIO on trouble with the file. */
 int kvl_session_save(struct kvl_session *s, const char *path, const char *key, struct kvl_err *err);

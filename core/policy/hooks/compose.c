@@ -366,6 +366,10 @@ static enum kvl_prefill_kind compose_prefill(const struct kvl_policy *outer,
     return KVL_MAX(outer->prefill, inner->prefill);
 }
 
+/* Everything that would not be the method of either paper is refused here, by what policies declare and not by their
+ * names: an outer policy that works on scores needs scores, decides once, and may not undo budgets that the inner one
+ * gave to lanes; one that works on selections needs lists of tokens and nothing else, which the inner one does not look
+ * at again. */
 static int compose_check(const struct kvl_policy *outer, const struct kvl_policy *inner,
                          struct kvl_err *err)
 {

@@ -95,8 +95,7 @@ static struct kvl_pieces floats_given(const float *x, int32_t n, int32_t dim)
                                 .n = x ? 1 : 0 };
 }
 
-/* What a hook gets of n tokens. */
-/* Queries and inputs are on the device; a hook that does not look leaves them there. */
+/* What a hook gets of n tokens.  Queries and inputs are on the device; a hook that does not look leaves them there. */
 static int hand_query(struct kvl_session *s, const struct kvl_query *q, int32_t n)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;

@@ -85,7 +85,9 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                 read_run(ctx, layer, kv_head, part, slot[i], run, out + (size_t)(at + i) * dim));
         }
     }
-    s->count.index_read_bytes += (int64_t)n * kvl_key_bytes(s->engine);
+    bool values = part == KVL_PART_V;
+    s->count.index_read_bytes +=
+        n * (values ? kvl_value_bytes(s->engine) : kvl_key_bytes(s->engine));
     return KVL_OK;
 }
 

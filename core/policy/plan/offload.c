@@ -149,7 +149,7 @@ void kvl_offload_account(struct kvl_session *s)
 {
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
     struct kvl_counters *c = &s->count;
-    int64_t slot = 2 * kvl_key_bytes(s->engine);
+    int64_t slot = kvl_slot_bytes(s->engine);
     int64_t all = 0, host = s->n_host, places = 0, peak = 0;
     for (int32_t l = 0; l < d->n_layers; l++)
         for (int32_t h = 0; h < d->n_kv_heads; h++) {
@@ -206,6 +206,8 @@ static int offload_view(const struct kvl_head *h)
     return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
 }
 
+/* One request per kv head and step, whatever number of lists it has: a unit that two lists name is one hit or one
+ * miss. */
 int kvl_offload_request(const struct kvl_head *h)
 {
     const struct kvl_sel *sel = h->r->sel;
@@ -253,6 +255,8 @@ static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_item
     return found;
 }
 
+/* In the order of the list, not of the view: attention weights come back in the order in which the policy named its
+ * tokens. */
 int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
                      const struct kvl_run **runs, int32_t *n_runs)
 {

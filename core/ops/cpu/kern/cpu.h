@@ -21,11 +21,10 @@ static inline size_t kvl_head_pad(int32_t head_dim)
     return ((size_t)head_dim + KVL_HEAD_ALIGN - 1) / KVL_HEAD_ALIGN * KVL_HEAD_ALIGN;
 }
 
-/* Stored elements by the name that operators on weights have for them. */
+/* Elements of tables by the name that operators on weights have for them: F32, F16, BF16. */
 static inline enum kvl_wtype kvl_kv_wtype(enum kvl_kv_type type)
 {
     if (type == KVL_KV_F32) return KVL_W_F32;
-    if (type == KVL_KV_Q8_0) return KVL_W_Q8_0;
     return type == KVL_KV_F16 ? KVL_W_F16 : KVL_W_BF16;
 }
 
@@ -161,6 +160,7 @@ struct kvl_kern {
     int32_t mr, nr; /* register tile of products */
 
     void (*widen)(float *y, const void *src, enum kvl_wtype type, int32_t n);
+    void (*kv_row)(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n);
     struct kvl_gemm_kern gemm[KVL_GEMM_KINDS];
     size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
     void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
