@@ -48,6 +48,8 @@ static int dms_plan(struct kvl_plan *plan)
                         o->threshold);
     if (!given) o->limit = NAN;
     if (!given || o->window == KVL_AUTO) KVL_TRY(kvl_plan_needs_budget(plan));
+    if (given)
+        plan->inner_budget_tok = KVL_MAX(2, plan->context_tok); /* it asks, and drops nothing */
     if (o->window == KVL_AUTO) o->window = KVL_MIN(128, plan->budget_tok / 4);
     return KVL_OK;
 }
@@ -75,6 +77,7 @@ static int dms_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *sco
     float limit = (float)o->limit;
     int32_t keep = n_kv * KVL_MAX(0, ctx->budget_tok - 1 - o->window), kept = 0;
     bool by_budget = isnan(o->limit), evicts;
+    scores->keep_tok = n; /* lanes say how many */
     if (open <= 0) return KVL_OK;
     if (by_budget) {
         KVL_TRY(kvl_inner_even_score(ctx, layer, scores, &evicts));
