@@ -422,7 +422,7 @@ static void test_heatmap(void **state)
         double least, most;
         for (size_t c = 0; c < x->work->n_cells; c++)
             for (int32_t k = 0; k < x->s.contexts * x->s.questions; k++)
-                x->state.cell[c].outcome[k].have = false;
+                outcomes_of(&x->state, c)[k].have = false;
         heatmap(x, backwards, &least, &most);
         print_message("time left is %.2f to %.2f of the truth\n", least, most);
         assert_true(least > 0.75 && most < 1.33);
