@@ -380,7 +380,7 @@ static void heatmap_did(struct sweep *x, const struct kvl_group *g, int32_t cont
     double answers = seconds_of(g)->answers * 1e9 / (double)g->n / x->s.questions;
     for (size_t c = g->first; c < g->first + g->n; c++)
         for (int32_t q = 0; q < x->s.questions; q++) {
-            struct kvl_outcome *o = &x->state.cell[c].outcome[context * x->s.questions + q];
+            struct kvl_outcome *o = outcomes_of(&x->state, c) + context * x->s.questions + q;
             *o = (struct kvl_outcome){ .have = true, .wall_ns = answers };
             o->prefill_ns = seconds_of(g)->prefill * 1e9;
         }
@@ -422,7 +422,7 @@ static void test_heatmap(void **state)
         double least, most;
         for (size_t c = 0; c < x->work->n_cells; c++)
             for (int32_t k = 0; k < x->s.contexts * x->s.questions; k++)
-                x->state.cell[c].outcome[k].have = false;
+                outcomes_of(&x->state, c)[k].have = false;
         heatmap(x, backwards, &least, &most);
         print_message("time left is %.2f to %.2f of the truth\n", least, most);
         assert_true(least > 0.75 && most < 1.33);
