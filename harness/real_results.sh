@@ -104,7 +104,8 @@ results_run() {
 # What a log has: its table and its picture.
 results_part() {
     local name=$1 log=$out/$1.jsonl.zst status figure
-    status=$("$kvlab" status "$log" | sed -n 's/^samples  *//p')
+    # Its exit code says whether work is left.
+    status=$({ "$kvlab" status "$log" 2>/dev/null || true; } | sed -n 's/^samples  *//p')
     printf '## %s\n\n' "$2"
     printf '`%s`: %s answers or texts of the sweep.\n\n' "$log" "$status"
     "$kvlab" report --summary --format markdown "$log"

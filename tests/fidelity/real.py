@@ -105,6 +105,29 @@ def samples(log):
     return [r for r in map(json.loads, text.splitlines()) if r["kind"] == "sample"]
 
 
+# ---- the noise floor -----------------------------------------------------------------------------------------
+
+
+def noise(kvlab, model, ids):
+    """Keys and values in other types against 32-bit floats: what differs less between methods means nothing."""
+    exact, rows = kvlab.logits_of(model, ids, "f32"), []
+    for kv_type in ("f16", "bf16", "q8_0"):
+        other = kvlab.logits_of(model, ids, kv_type)
+        kl = [divergence(p, q) for p, q in zip(exact, other)]
+        rows.append((kv_type, len(ids), sum(kl) / len(kl), max(kl),
+                     100 * float((exact.argmax(-1) == other.argmax(-1)).mean())))
+        print("%s: KL %.1e" % (kv_type, rows[-1][2]), file=sys.stderr)
+    return rows
+
+
+def divergence(p, q):
+    """KL of the softmax of two rows of logits, in nats."""
+    import numpy
+
+    p, q = (row.astype(numpy.float64) - numpy.logaddexp.reduce(row.astype(numpy.float64)) for row in (p, q))
+    return max(float((numpy.exp(p) * (p - q)).sum()), 0.0)
+
+
 # ---- answers ---------------------------------------------------------------------------------------------
 
 
@@ -168,6 +191,32 @@ def answers(kvlab, path, theirs, prompts, length, ratio, contexts, questions, se
 
 
 class Kvlab(compare.Kvlab):
+    peak_kib = 0
+
+    def run(self, *arguments):
+        """As compare.Kvlab, and watches the memory of the program: what a parent is told of a child counts the parent's, too."""
+        with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as wrong:
+            child = subprocess.Popen([self.program, *arguments], stdout=said, stderr=wrong)
+            while child.poll() is None:
+                self.peak_kib = max(self.peak_kib, high_water(child.pid))
+                time.sleep(0.02)
+            said.seek(0)
+            wrong.seek(0)
+            if child.returncode:
+                compare.stop("kvlab %s: exit code %d: %s" % (" ".join(a if len(a) < 99 else "..." for a in arguments),
+                                                             child.returncode, wrong.read().strip()))
+            return said.read()
+
+    def logits_of(self, model, ids, kv_type):
+        import numpy
+
+        out = os.path.join(self.work, "typed.npy")
+        self.run("logits", "-m", model, "--ids", ",".join(map(str, ids)), "--kv-type", kv_type, "--threads", "1",
+                 "--out", out)
+        values = numpy.load(out)
+        os.remove(out)
+        return values
+
     def text(self, model, ids):
         file = os.path.join(self.work, "ids")
         with open(file, "w") as out:
@@ -195,17 +244,32 @@ class Kvlab(compare.Kvlab):
         return Words
 
 
+def high_water(pid):
+    """KiB that a process had at most, once it runs its own program."""
+    try:
+        if "kvlab" not in os.readlink("/proc/%d/exe" % pid):
+            return 0
+        with open("/proc/%d/status" % pid) as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("VmHWM")), 0)
+    except OSError:
+        return 0
+
+
 # ---- the whole -------------------------------------------------------------------------------------------
 
 
-def page(a, about, logits, tallies, rows, peak):
+def page(a, about, logits, floor, tallies, rows, peak):
     lines = ["### %s" % os.path.basename(a.model), "",
              "%s: %s; %s. `%s`, %d contexts of %d tokens, %d questions each, of which %s go; 32-bit floats on both sides, one "
              "thread." % (about["day"], about["kvlab"], ", ".join(about["packages"]), TASK, a.contexts, a.length,
                           a.questions, ", ".join("%g" % r for r in a.ratios)), "",
              "| tokens of prose | logits apart | largest logit | same best token |", "|---|---|---|---|"]
     lines += ["| %d | %.1e | %.1f | %.2f %% |" % row for row in logits]
-    lines += ["", "Positions kept, by lane:", "", table(tallies), ""]
+    lines += ["", "The noise floor, kvlab with keys and values in these types against itself with 32-bit floats:", "",
+              "| type | tokens of prose | KL, nats, mean | most | same best token |", "|---|---|---|---|---|"]
+    lines += ["| %s | %d | %.1e | %.1e | %.2f %% |" % row for row in floor]
+    if tallies:
+        lines += ["", "Positions kept, by lane:", "", table(tallies), ""]
     if rows:
         lines += ["Answers at ratio %g: *alike* token by token; right answers of both; seconds of the whole, starts included."
                   % a.ratios[-1], "",
@@ -226,6 +290,7 @@ def parse():
     p.add_argument("--questions", type=int, default=4)
     p.add_argument("--ratios", type=lambda t: [float(r) for r in t.split(",")], default=[0.5, 0.8])
     p.add_argument("--logits", type=lambda t: [int(n) for n in t.split(",")], default=[64, 512, 2048])
+    p.add_argument("--noise", type=int, default=512, help="tokens of the text for the noise floor")
     p.add_argument("--only", default="", help="methods or presses that have this")
     p.add_argument("--no-answers", action="store_true")
     p.add_argument("--out", help="write the tables there, too")
@@ -249,6 +314,7 @@ def main():
             logits.append((n, float(abs(mine - other).max()), float(abs(other).max()),
                            100 * float((mine.argmax(-1) == other.argmax(-1)).mean())))
             print("logits of %d tokens: %.1e apart" % logits[-1][:2], file=sys.stderr)
+        floor = noise(kvlab, a.model, prose[:a.noise])
         prompts = Prompts(kvlab, a.model, a.length, a.contexts, a.questions)
         settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press)]
         for setting in settings:
@@ -261,8 +327,8 @@ def main():
             ends = {int(i) for i in re.findall(r"(\d+) <", said)}
             rows = answers(kvlab, a.model, theirs, prompts, a.length, a.ratios[-1], a.contexts, a.questions,
                            [None] + once, ends)
-    peak = tuple(resource.getrusage(who).ru_maxrss // 1024 for who in (resource.RUSAGE_CHILDREN, resource.RUSAGE_SELF))
-    text = page(a, about, logits, tallies, rows, peak)
+    peak = kvlab.peak_kib // 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    text = page(a, about, logits, floor, tallies, rows, peak)
     print(text)
     if a.out:
         with open(a.out, "w") as file:

@@ -4,7 +4,7 @@
 #
 #   tests/fidelity/real.sh                  SmolLM2-135M-Instruct (harness/models.sh), 2 contexts of 512 tokens
 #   tests/fidelity/real.sh --model MODEL    a name of harness/models.sh, or a GGUF file of Llama or Qwen 2
-#   tests/fidelity/real.sh --length N --contexts N --questions N --ratios R,... --logits N,... --only REGEX --no-answers
+#   tests/fidelity/real.sh --length N --contexts N --questions N --ratios R,... --logits N,... --noise N --only REGEX --no-answers
 #   tests/fidelity/real.sh --out FILE.md    writes the tables there, too
 #
 # Wants what tests/fidelity/run.sh wants, and takes the same variables.  Exit code 1: kept positions differ that are not
