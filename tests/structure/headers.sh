@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # headers.sh - a function is defined in the folder of the header that declares it.  Public headers have the folders of
-# the table below (kvl/model.h, device.h, ops.h, fpenv.h, peak.h and task.h are doors to several); what policy_impl.h
+# the table below (kvl/model.h, kvstore.h, device.h, ops.h, fpenv.h, peak.h and task.h are doors to several); what policy_impl.h
 # declares is defined in one of the five folders of core/policy.
 #   $1 the sources
 set -euo pipefail
@@ -13,7 +13,6 @@ gguf core/format
 tokenizer core/tokenizer
 chat core/model
 tables core/model
-kvstore core/kv
 policy core/policy/hooks
 plan core/policy/plan
 table core/policy/table
