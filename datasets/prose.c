@@ -41,6 +41,8 @@ static size_t prose_end(const char *text, size_t begin, size_t len)
         while (end < len && prose_is(text[end], ".!?")) end++;
         for (size_t n; end < len && (n = prose_closing(text + end)) > 0;) end += n;
         if (end < len && text[end] != ' ') continue;
+        if (end + 1 < len && islower((unsigned char)text[end + 1]))
+            continue; /* "Is it?" asked he. */
         if (text[i] == '.' && prose_shortened(text, begin, i)) continue;
         return end;
     }

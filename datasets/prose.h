@@ -1,9 +1,9 @@
 /* prose.h - sentences of a text file as filler: what a needle is hidden in that somebody wrote.
  *
  * Line ends and white space count as one space, an empty line ends a paragraph.  A sentence ends with . ! or ?
- * and what closes a quotation behind it, where a space follows and the word before is no short capitalised one
- * (Mr. Dr. St.).  Left out: what has a digit (the digits of a task are the only ones in its context), titles and
- * other paragraphs that do not end as sentences do, very short and very long ones.
+ * and what closes a quotation behind it, where a space and no small letter follow ("Is it?" asked he.) and the word
+ * before is no short capitalised one (Mr. Dr. St.).  Left out: what has a digit (the digits of a task are the only
+ * ones in its context), titles and other paragraphs that do not end as sentences do, very short and very long ones.
  *
  * Thread-safe: yes (the state is the caller's).
  */

@@ -10,6 +10,7 @@ void kvl_sample_free(struct kvl_sample *s)
         kvl_free(s->question[i].row);
         kvl_free(s->question[i].said);
         kvl_free(s->question[i].later);
+        kvl_free(s->question[i].turn);
     }
     kvl_free(s->question);
     kvl_free(s->context);

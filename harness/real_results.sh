@@ -8,6 +8,7 @@
 #   harness/real_results.sh --plan          what the sweeps lack, and how long they take
 #   harness/real_results.sh --run NAME...   these parts alone, in this order
 #   harness/real_results.sh --list          the parts
+#   harness/real_results.sh --no-tables     without tables of layers and heads: methods that want some measure on each context
 #   harness/real_results.sh --out DIR       logs in DIR (default results/real)
 #   harness/real_results.sh ... -- OPTION...   options for kvlab sweep: --threads 1
 #
@@ -19,26 +20,27 @@ set -euo pipefail
 main='full,random,oracle,streaming_llm,snapkv,h2o,tova,expected_attention,quest,omnikv,infllm'
 parts="
 qwen05-2k|qwen2.5-coder-0.5b|2048|niah things|$main|256
-smollm2-1k|smollm2-135m|1024|things|$main|128
+smollm2-1k|smollm2-135m|1024|things niah4|$main|128
 qwen05-2k-text|qwen2.5-coder-0.5b|2048|text|$main|256
 smollm2-1k-text|smollm2-135m|1024|text|$main|128
 qwen05-2k-all|qwen2.5-coder-0.5b|2048|niah things kv|all|128,256,512
-smollm2-1k-all|smollm2-135m|1024|things|all|64,128,256
+smollm2-1k-all|smollm2-135m|1024|things niah4|all|64,128,256
 smollm2-2k-all|smollm2-135m|2048|things|all|128,256,512
 qwen05-4k-all|qwen2.5-coder-0.5b|4096|niah things|all|256,512,1024
 qwen15-2k-all|qwen2.5-coder-1.5b|2048|niah things kv|all|128,256,512
 qwen15-4k-all|qwen2.5-coder-1.5b|4096|niah things|all|256,512
 "
-run= plan= out=
+run= plan= out= tables=1
 names=()
 options=()
 while [ $# -gt 0 ]; do
     case $1 in
     --run) run=1 ;;
     --plan) plan=1 ;;
+    --no-tables) tables= ;;
     --list) grep . <<<"$parts" | tr '|' '\t'; exit 0 ;;
     --out) [ $# -gt 1 ] || { kvl_say "--out wants a folder"; exit 2; }; out=$2; shift ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --) shift; options=("$@"); break ;;
     -*) kvl_say "unknown option $1, see --help"; exit 2 ;;
     *) names+=("$1") ;;
@@ -58,7 +60,7 @@ results_model() {
     mkdir -p "$held"
     ln -sf "$path" "$held/$1.gguf"
     [ ! -e "${path%.gguf}.tables" ] || [ -e "$held/$1.tables" ] || cp "${path%.gguf}.tables" "$held/$1.tables"
-    if [ -z "$plan" ] && [ ! -e "$held/$1.tables" ]; then
+    if [ -n "$tables" ] && [ -z "$plan" ] && [ ! -e "$held/$1.tables" ]; then
         kvl_say "$1: tables of layers and heads"
         "$kvlab" tables --length 1024 --contexts 1 --task things --task niah_multikey "$held/$1.gguf" >"$held/$1.tables.txt"
     fi
@@ -67,6 +69,7 @@ results_model() {
 results_task() {
     case $1 in
     niah) printf '{task: niah_multikey, keys: 8, prose: %s}' "$held/prose.txt" ;;
+    niah4) printf '{task: niah_multikey, keys: 4, prose: %s}' "$held/prose.txt" ;;
     things) printf '{task: things, keys: 8, prose: %s}' "$held/prose.txt" ;;
     kv) printf '{task: kv_retrieval, key_digits: 4, value_digits: 4, pairs: 16}' ;;
     text) printf '{task: perplexity, tokens: 128, text: %s}' "$held/prose.txt" ;;
@@ -101,7 +104,8 @@ results_run() {
 # What a log has: its table and its picture.
 results_part() {
     local name=$1 log=$out/$1.jsonl.zst status figure
-    status=$("$kvlab" status "$log" | sed -n 's/^samples  *//p')
+    # Its exit code says whether work is left.
+    status=$({ "$kvlab" status "$log" 2>/dev/null || true; } | sed -n 's/^samples  *//p')
     printf '## %s\n\n' "$2"
     printf '`%s`: %s answers or texts of the sweep.\n\n' "$log" "$status"
     "$kvlab" report --summary --format markdown "$log"

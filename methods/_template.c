@@ -22,8 +22,8 @@
  *      Arithmetic that no operator has begins as a loop in methods/<name>.op.c (kvl_host_op).
  *   5. Count the budget as everybody does: B tokens attended per lane, the current one included.
  *      `min_budget` is the least that makes sense; less is refused before `plan` is asked.
- *   6. Fill in help, follows, deviations and cost: plain sentences.  The tables of methods/README.md are
- *      made of them (tests/structure/method_tables.sh); add the row of "From the budget to options".
+ *   6. Fill in help, follows, deviations and cost: plain sentences.  The tables of methods/README.md and cards.md are
+ *      made of them (tests/structure/method_tables.sh); add the row of methods/budgets.md.
  *   7. Build, run ctest -L conformance, and write a golden test with numbers from the paper or from
  *      the official code in tests/golden/.
  *

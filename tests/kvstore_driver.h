@@ -90,17 +90,18 @@ static inline struct drive_lane *drive_lane(struct drive *d, struct drive_seq *s
     return &s->lane[layer * d->desc.n_kv_heads + head];
 }
 
-/* Eight bits and a power of two. */
-static inline float drive_value(const struct drive *d, uint32_t tag, int part, int32_t c)
+/* Eight bits and a power of two: what types of 16 bits hold. */
+static inline float drive_value(uint32_t tag, int part, int32_t c)
 {
     uint32_t mix = tag * 37u + (uint32_t)part * 11u + (uint32_t)c * 5u;
-    if (d->desc.type ==
-        KVL_KV_Q8_0) { /* a block: whole numbers up to 127, and one that is, times a power */
-        uint32_t power = (tag * 3u + (uint32_t)(c / KVL_KV_BLOCK + part)) % 8u;
-        int32_t q = c % KVL_KV_BLOCK == 19 ? 127 : (int32_t)(mix % 255u) - 127;
-        return (float)(q * (1 << power));
-    }
     return (float)(((int32_t)(mix % 511u) - 255) * (1 << (mix / 511u % 8u)));
+}
+
+/* A row of them, as the store keeps it. */
+static inline void drive_row(const struct drive *d, uint32_t tag, int part, float *row)
+{
+    for (int32_t c = 0; c < d->desc.head_dim; c++) row[c] = drive_value(tag, part, c);
+    kvl_store_round(d->store, (enum kvl_kv_part)part, row, (size_t)d->desc.head_dim);
 }
 
 static inline struct drive_seq *drive_pick(struct drive *d)
@@ -135,11 +136,13 @@ static inline bool drive_compare_rows(struct drive *d, const struct drive_seq *s
     for (int part = 0; part < (d->desc.raw_keys ? 3 : 2); part++) {
         int rc = kvl_seq_read(s->real, layer, head, (enum kvl_kv_part)part, 0, m->n, rows, &d->err);
         DRIVE_CHECK(rc == KVL_OK, "%s", d->err.msg);
-        for (int32_t i = 0; i < m->n; i++)
+        for (int32_t i = 0; i < m->n; i++) {
+            float want[DRIVE_DIM];
+            drive_row(d, m->slot[i].tag, part, want);
             for (int32_t c = 0; c < d->desc.head_dim; c++)
-                DRIVE_CHECK(rows[slot[i] * d->desc.head_dim + c] ==
-                                drive_value(d, m->slot[i].tag, part, c),
+                DRIVE_CHECK(rows[slot[i] * d->desc.head_dim + c] == want[c],
                             "layer %d head %d pos %d part %d", layer, head, m->slot[i].pos, part);
+        }
     }
     return true;
 }
@@ -174,8 +177,7 @@ static inline bool drive_compare_seq(struct drive *d, struct drive_seq *s)
         }
     struct kvl_seq_stats st;
     kvl_seq_stats(s->real, &st);
-    size_t slot_bytes =
-        kvl_kv_bytes(d->desc.type, (size_t)d->desc.head_dim) * (d->desc.raw_keys ? 3 : 2);
+    size_t slot_bytes = kvl_kv_slot_bytes(d->desc.type, d->desc.head_dim, d->desc.raw_keys);
     DRIVE_CHECK(st.n_slots == n_slots && st.n_blocks == n_blocks, "want %lld blocks",
                 (long long)n_blocks);
     DRIVE_CHECK(st.logical_bytes == (size_t)n_slots * slot_bytes, "logical bytes");
@@ -295,7 +297,7 @@ static inline bool drive_append(struct drive *d, bool wild)
     for (int part = 0; part < 3; part++)
         for (int32_t i = 0; i < n * n_heads * d->desc.head_dim; i++)
             value[part][i] =
-                drive_value(d, tag + (uint32_t)(i / d->desc.head_dim), part, i % d->desc.head_dim);
+                drive_value(tag + (uint32_t)(i / d->desc.head_dim), part, i % d->desc.head_dim);
     d->next_tag += (uint32_t)(n * n_heads);
     int rc = kvl_seq_append(s->real, layer, n, pos, value[0], d->desc.raw_keys ? value[2] : NULL,
                             value[1], &d->err);
@@ -493,6 +495,15 @@ static inline bool drive_step(struct drive *d)
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
+/* One for keys and values, or a pair. */
+static inline enum kvl_kv_type drive_type(struct drive *d)
+{
+    uint32_t byte = drive_byte(d), n = 0;
+    while (kvl_kv_facts((enum kvl_kv_type)n)) n++;
+    enum kvl_kv_type k = (enum kvl_kv_type)(byte % n);
+    return byte < 128 ? k : kvl_kv_pair(k, (enum kvl_kv_type)(byte / n % n));
+}
+
 static inline bool drive_begin(struct drive *d)
 {
     static const int32_t dims[] = { 1, 2, 3, 6 }, blocks[] = { 8, 16, 32, 0 };
@@ -500,10 +511,11 @@ static inline bool drive_begin(struct drive *d)
                                        .n_kv_heads = 1 + drive_below(d, 3),
                                        .head_dim = dims[drive_byte(d) % 4],
                                        .block_tok = blocks[drive_byte(d) % 4],
-                                       .type = (enum kvl_kv_type)(drive_byte(d) % 4),
+                                       .type = drive_type(d),
                                        .raw_keys = drive_byte(d) % 4 == 0,
                                        .device = d->device };
-    if (d->desc.type == KVL_KV_Q8_0) d->desc.head_dim = d->desc.head_dim % 2 ? 32 : 64;
+    if (kvl_kv_check(d->desc.type, d->desc.head_dim, NULL) != KVL_OK)
+        d->desc.head_dim = d->desc.head_dim % 2 ? 32 : 64;
     uint32_t limit = drive_byte(d);
     struct kvl_store_stats st;
     for (int i = 0; i < 2; i++) { /* the block size is known once a store was made */

@@ -72,8 +72,8 @@ static int attach_memory(struct kvl_session *s, struct kvl_err *err)
     return s->exec == KVL_EXEC_MASKED ? kvl_session_reserve_dead(s, s->n_pos, err) : KVL_OK;
 }
 
-/* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim]. */
-/* In the layout of a prefill, so that append need not know where its keys come from. */
+/* Stored keys or values of n slots of all heads of a layer: out [n][n_kv_heads][head_dim], the layout of a prefill, so
+ * that append need not know where its keys come from. */
 static int replay_read(struct kvl_session *s, int32_t layer, enum kvl_kv_part part, int32_t slot,
                        int32_t n, float *out, struct kvl_err *err)
 {
@@ -153,7 +153,7 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
         enum kvl_observer what = want->column[i].what;
         int32_t param = want->column[i].param;
         if (kvl_observer_set_has(have, what, param)) continue;
-        if (!kvl_observes_columns(what))
+        if (!kvl_observes_columns(what) || what == KVL_OBS_BLOCKS)
             return kvl_fail(err, KVL_EINVAL, "%s observes \"%s\" of %d, the engine does not",
                             planned->policy->name, kvl_observer_name(what), param);
         return kvl_fail(err, KVL_EINVAL,

@@ -200,10 +200,10 @@ static void count_split(const struct kvl_head *h, const struct kvl_split *s)
     struct kvl_counters *c = &h->s->count;
     struct kvl_hosted *o = h->e->hosted;
     int kind = s->whole.pos ? RAW : ROPED;
-    int64_t n = s->n[HOST], token = kvl_key_bytes(h->e);
+    int64_t n = s->n[HOST], key = s->whole.keys ? 0 : kvl_key_bytes(h->e);
     int64_t q_floats = (int64_t)sh->n_heads * sh->head_dim;
     c->host_attend_tok += n;
-    c->host_attend_bytes += (s->whole.keys ? 1 : 2) * n * token;
+    c->host_attend_bytes += n * (key + kvl_value_bytes(h->e));
     c->h2d_bytes += (int64_t)sizeof(float) * s->whole.n_heads * (sh->head_dim + 1);
     if (o->row != h->r->row) {
         o->row = h->r->row;
@@ -222,6 +222,8 @@ static void count_split(const struct kvl_head *h, const struct kvl_split *s)
 
 /* ---- one list -------------------------------------------------------------------------------------- */
 
+/* A job of attention becomes two, by where the blocks of its runs lie, and their results are merged as segments are.
+ * The host's half is not run here: halves of all lanes of the layer run together, while the device computes its own. */
 int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *device)
 {
     const struct kvl_shape *sh = &h->e->model->shape;
@@ -334,6 +336,8 @@ static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const f
     return jobs;
 }
 
+/* One call for all halves of a layer, then one copy of their results: a call and a copy per lane would cost more than the
+ * attention of short lists. */
 int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope)
 {
     struct kvl_hosted *o = e->hosted;

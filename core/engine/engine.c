@@ -186,7 +186,7 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
     const struct kvl_shape *sh = &e->model->shape;
     struct kvl_err old = *err;
     size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads *
-                         kvl_kv_bytes(e->desc.kv_type, (size_t)sh->head_dim);
+                         kvl_kv_slot_bytes(e->desc.kv_type, sh->head_dim, e->desc.raw_keys);
     row_arrays(e, array);
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) row += array[i].bytes;
     e->dev->memory(&m);
@@ -196,9 +196,8 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
         "%s; wanted: weights %.1f MiB, keys and values %.4f MiB for a token, activations "
         "%.1f MiB for a chunk of %d; there is: %.1f MiB, %.1f of them free, %.1f taken by "
         "this program",
-        old.msg, mib(e->model->bytes), mib(kv * (e->desc.raw_keys ? 3 : 2)),
-        mib(row * (size_t)e->desc.chunk_tok), e->desc.chunk_tok, mib(m.total_bytes),
-        mib(m.free_bytes),
+        old.msg, mib(e->model->bytes), mib(kv), mib(row * (size_t)e->desc.chunk_tok),
+        e->desc.chunk_tok, mib(m.total_bytes), mib(m.free_bytes),
         mib(m.place_bytes[KVL_PLACE_SHARED] + m.place_bytes[KVL_PLACE_TABLE] +
             m.place_bytes[KVL_PLACE_DEVICE]));
 }
@@ -269,6 +268,8 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
     return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
 }
 
+/* Operators by two names: `ops` may return before the device has computed, `now` waits.  Results that hooks see lie in
+ * memory that both sides reach; what is late is read back by the host, hence pinned. */
 int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
                       struct kvl_err *err)
 {

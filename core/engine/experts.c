@@ -142,6 +142,8 @@ static int expert_down(const struct kvl_forward *f, const struct kvl_layer_weigh
     return kvl_linear(&part, e->gate + first * (size_t)w->ffn_down.n_cols, &p, 1);
 }
 
+/* Rows are sorted by expert before, so that each expert's matrices are read once for all tokens that chose it, and no
+ * product is computed whose weight is zero. */
 int kvl_layer_experts(const struct kvl_forward *f, const struct kvl_layer_weights *w, float *y)
 {
     struct kvl_engine *e = f->e;

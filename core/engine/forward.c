@@ -52,9 +52,8 @@ static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32
     return KVL_OK;
 }
 
-/* The chunk's attention: e->att, and lse [n][n_heads] or NULL. */
-/* With sinks the result is merged with one more segment, which has no value; the log-sum-exp that observers get
- * is that of the merge. */
+/* The chunk's attention: e->att, and lse [n][n_heads] or NULL.  With sinks the result is merged with one more segment,
+ * which has no value; the log-sum-exp that observers get is that of the merge. */
 static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
 {
     struct kvl_engine *e = f->e;
@@ -148,9 +147,11 @@ static int round_stored(const struct kvl_forward *f, float *k, float *v, size_t 
 {
     const struct kvl_engine *e = f->e;
     if (e->dev->kv_round)
-        return kvl_given(f, "rounding", e->dev->kv_round(kvl_store_desc(e->store)->type, k, v, n));
-    kvl_store_round(e->store, k, n);
-    kvl_store_round(e->store, v, n);
+        return kvl_given(
+            f, "rounding",
+            e->dev->kv_round(kvl_store_desc(e->store)->type, k, v, n, e->model->shape.head_dim));
+    kvl_store_round(e->store, KVL_PART_K, k, n);
+    kvl_store_round(e->store, KVL_PART_V, v, n);
     return KVL_OK;
 }
 
@@ -269,7 +270,7 @@ static int flush_attention(const struct kvl_forward *f, int32_t layer)
     if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     for (int32_t j = 0; j < e->n_jobs; j++) {
         const struct kvl_job_src *src = &e->job_src[j];
-        lane[j] = kvl_fetches(src->session, src->layer)
+        lane[j] = kvl_copies(src->session, src->layer)
                       ? kvl_tier_view(src->session->tier, src->layer, src->kv_head)
                       : kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
         e->job[j].lane = &lane[j];
@@ -435,6 +436,12 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     return KVL_OK;
 }
 
+/* What elements of a part must stay below; 0: they may be of any size.  A turn may bring a piece's elements together. */
+static float part_most(const struct kvl_kv_facts *t, int32_t head_dim)
+{
+    return t->turn == KVL_TURN_NONE ? t->most : t->most / sqrtf((float)head_dim);
+}
+
 /* Keys or values of this call that the store cannot hold would be infinite there: attention then is NaN or, where
  * infinities are negative, silently without them. */
 static int rows_fit(const struct kvl_forward *f, int32_t layer)
@@ -442,20 +449,17 @@ static int rows_fit(const struct kvl_forward *f, int32_t layer)
     const struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     enum kvl_kv_type type = kvl_store_desc(e->store)->type;
-    const float half = 65520.0f; /* what rounds to the largest half, 65504, is below */
-    float limit = type == KVL_KV_Q8_0 ? 127.0f * half : half;
     size_t n = (size_t)f->n * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
-    if (type != KVL_KV_F16 && type != KVL_KV_Q8_0) return KVL_OK;
     for (int part = 0; part < 2; part++) {
         const float *x = part ? e->v : e->k;
-        float most = 0.0f;
-        for (size_t i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        if (most >= limit && isfinite(most))
+        const struct kvl_kv_facts *t = kvl_kv_facts(part ? kvl_kv_values(type) : kvl_kv_keys(type));
+        float most = 0.0f, limit = part_most(t, sh->head_dim);
+        for (size_t i = 0; limit > 0 && i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        if (limit > 0 && most >= limit && isfinite(most))
             return kvl_fail(f->err, KVL_EINVAL,
                             "%s of layer %d are as large as %.6g, which does not fit into %s; want "
                             "--kv-type bf16 or f32 (kv_type of a sweep)",
-                            part ? "values" : "keys", layer, (double)most,
-                            type == KVL_KV_F16 ? "f16" : "q8_0");
+                            part ? "values" : "keys", layer, (double)most, t->name);
     }
     return KVL_OK;
 }
@@ -520,10 +524,11 @@ static int rows_finite(const struct kvl_forward *f)
     KVL_TRY(kvl_marks_check(e, f->err));
     if (finite) return KVL_OK;
     enum kvl_kv_type type = kvl_store_desc(e->store)->type;
-    return kvl_fail(
-        f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after%s",
-        e->row[0].pos,
-        type == KVL_KV_F16 ? "; keys beyond 65504 do not fit into f16: try --kv-type bf16" : "");
+    return kvl_fail(f->err, KVL_ENUMERIC, "a layer gave infinity or NaN at position %d or after%s",
+                    e->row[0].pos,
+                    kvl_kv_keys(type) == KVL_KV_F16
+                        ? "; keys beyond 65504 do not fit into f16: try --kv-type bf16"
+                        : "");
 }
 
 /* A call that ended early takes its marks along: they are not the next one's. */

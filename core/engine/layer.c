@@ -36,8 +36,7 @@ static int norm_heads(const struct kvl_forward *f, float *x, const float *w, int
     return w ? norm_rows(f, x, x, w, f->n * n_heads, f->e->model->shape.head_dim) : KVL_OK;
 }
 
-/* Queries and keys. */
-/* Both in one call, keys behind queries: on a GPU one kernel. The raw ones stay, for methods that change
+/* Queries and keys in one call, keys behind queries: on a GPU one kernel.  The raw ones stay, for methods that change
  * positions. */
 static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope)
 {

@@ -69,6 +69,9 @@ static int chunk_swap(const struct layerwise *w, int64_t i)
     return i + 1 >= n && i + 1 < last + n ? chunk_copy(w, i + 1, false) : KVL_OK;
 }
 
+/* The loops of a prefill turned around: all chunks through one layer before the next layer begins, so that one layer's
+ * keys and values are on the device at a time.  Between layers the hidden states of a chunk wait on the host, and the
+ * sequence must look to the layer as if only the chunks before this one were there. */
 static int chunk_run(struct layerwise *w, int32_t layer, int32_t chunk)
 {
     struct kvl_session *s = w->s;

@@ -19,6 +19,8 @@ void kvl_local_forget(struct kvl_session *s, int32_t layer, int32_t n_pos, bool 
     kvl_seq_forget(s->seq, layer, n_pos - window + 1, unit);
 }
 
+/* A sink is a logit without a value: a segment whose log-sum-exp is that logit and whose output is nothing.  Layers
+ * without one have minus infinity, which no merge notices, so that all layers take the same way. */
 int kvl_sinks_create(struct kvl_engine *e, struct kvl_err *err)
 {
     const struct kvl_shape *sh = &e->model->shape;

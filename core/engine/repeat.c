@@ -150,6 +150,8 @@ static int repeat_keep(struct kvl_repeat *r, struct kvl_session *s, int kind, in
     return KVL_OK;
 }
 
+/* Chunk by chunk, and each chunk's scores are of its own tokens alone, as the method defines them: the memory is that of
+ * one chunk, whatever the context's length. */
 static int repeat_make(struct kvl_session *s, int32_t param, struct kvl_err *err)
 {
     struct kvl_repeat r = { .e = s->engine, .n_ctx = s->n_pos };

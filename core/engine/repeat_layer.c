@@ -19,6 +19,9 @@ static int repeat_bias(struct kvl_engine *e, int32_t n, const float **out)
     return KVL_OK;
 }
 
+/* The repeated tokens' own keys lie after those of the context, from slot n_ctx on.  Peaks are kept of the chunk that is
+ * repeated, but the softmax that they are weights of also runs over the first tokens, the repeated ones and the model's
+ * sinks: `sink`, `own` and `rest`. */
 int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t layer, int32_t n)
 {
     struct kvl_engine *e = r->e;

@@ -110,7 +110,7 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
     job.page_tok = it->page_tok;
     job.tail = it->tail;
     if (it->page) return push_job(h, &job);
-    if (kvl_fetches(h->s, h->layer)) {
+    if (kvl_copies(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
         job.runs = runs_of(h, it, &job.n_runs);
@@ -193,7 +193,8 @@ static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
 /* Keys that the policy gave are not read from the store: their values alone are. */
 static void count_read(const struct kvl_head *h, const struct kvl_items *it)
 {
-    h->s->count.kv_read_bytes += kvl_key_bytes(h->e) * (2 * (int64_t)it->n - it->n_keys);
+    h->s->count.kv_read_bytes +=
+        kvl_slot_bytes(h->e) * it->n - kvl_key_bytes(h->e) * (int64_t)it->n_keys;
     h->s->count.given_keys += it->n_keys;
     if (h->s->probe.n > 0) probe_items(h, it);
 }
@@ -248,9 +249,8 @@ static int tap_list(const struct kvl_head *h, int32_t first_head, int32_t n_head
 
 /* ---- one head, one row ----------------------------------------------------------------------------- */
 
-/* One segment of one kv head: results for its query group into out [group][head_dim], lse. */
-/* Out and lse of a segment are its own until segments are merged. Positions other than the original ones start
- * from queries before RoPE. */
+/* One segment of one kv head: results for its query group into out [group][head_dim] and lse, its own until segments
+ * are merged.  Positions other than the original ones start from queries before RoPE. */
 static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, float *lse,
                            int32_t *n_unique)
 {
@@ -328,7 +328,8 @@ static int joins_get(const struct kvl_head *h, const float *lse, struct kvl_prob
     return KVL_OK;
 }
 
-/* The segment just resolved: its weights are those within the segment. */
+/* Adds the segment that was just resolved: its weights are normed within the segment, and its log-sum-exp brings them
+ * to the scale of the whole once all segments are known (joins_close). */
 static void joins_add(const struct kvl_head *h, struct kvl_probs_join *joins, const float *lse)
 {
     int32_t group = kvl_group(&h->e->model->shape), first = h->kv_head * group;
@@ -371,6 +372,8 @@ static void resolve_join(const struct kvl_engine *e)
 
 /* ---- residual --------------------------------------------------------------------------------------- */
 
+/* Not applied here: the residual is a weight of the merged output, which is there only when the jobs of all lanes have
+ * run. */
 static int push_residual(const struct kvl_head *h, float *out)
 {
     const struct kvl_sel *sel = h->r->sel;
@@ -467,8 +470,8 @@ static int resolve_head(const struct kvl_head *h)
                                                         .head_dim = sh->head_dim });
 }
 
-/* Of a list that nobody looked at its length must be known: what competed is of one size and lies before the
- * current token.  Attention takes it from where it lies when there is nothing else to the selection. */
+/* A list that the host has not read can stay on the device only if its length is known in advance: what competed is of
+ * one size and lies before the current token, and there is nothing else to the selection. */
 static bool top_is_enough(const struct kvl_resolve *r)
 {
     const struct kvl_sel *sel = r->sel;
@@ -485,6 +488,8 @@ static bool top_is_enough(const struct kvl_resolve *r)
     return true;
 }
 
+/* Heads in order, each with the one before it at hand: lists that a layer's heads share are expanded once.  What the host
+ * tier brings for all of them is awaited once, after the last. */
 int kvl_resolve(const struct kvl_resolve *r)
 {
     struct kvl_session *s = r->sel->s;

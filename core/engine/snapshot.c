@@ -4,8 +4,8 @@
  *
  * Content, little-endian: a head of numbers; the ids of the tokens; of a model with layers of a window, how many
  * blocks each layer has freed; per layer the full blocks, CHUNK_BLOCKS of each kv head
- * in turn, as they lie in memory; per layer, kv head and part the tokens behind the last full block
- * as floats; the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
+ * in turn, as they lie in memory; per layer, kv head and part the rows of the tokens behind the last full block;
+ * the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
  * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
  * decoding the file. */
 #include "snapshot_file.h"
@@ -49,21 +49,19 @@ static int key_windows(const struct kvl_shape *sh, struct kvl_buf *out)
     return kvl_buf_printf(out, "windows %016" PRIx64 "\n", hash.low64);
 }
 
-/* A key without one of its lines would be that of something else. */
-/* Whatever may change a bit of the content: model, code, operators and their machine, store, windows,
- * observers, tokens. */
+/* Whatever may change a bit of the content: model, code, operators and their machine, store, windows, observers, tokens.
+ * A key without one of its lines would be that of something else. */
 static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, struct kvl_buf *out)
 {
-    static const char *const types[] = { "f32", "f16", "bf16", "q8_0" }; /* by enum kvl_kv_type */
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
     XXH128_hash_t hash = XXH3_128bits(id, (size_t)n * sizeof *id);
     struct kvl_device_info info;
     e->dev->info(&info);
-    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 4\nmodel %s\ncode %s%s\nops %s %s\n",
+    KVL_TRY(kvl_buf_printf(out, "kvlab snapshot 5\nmodel %s\ncode %s%s\nops %s %s\n",
                            kvl_model_hash(e->model), KVL_CORE_ID,
                            e->dev->discrete ? "-" KVL_CUDA_ID : "", e->ops->name,
                            e->dev->discrete ? info.name : kvl_ops_isa()));
-    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", types[d->type], d->block_tok,
+    KVL_TRY(kvl_buf_printf(out, "kv %s block=%d%s\n", kvl_kv_name(d->type).text, d->block_tok,
                            d->raw_keys ? " raw_keys" : ""));
     KVL_TRY(key_windows(&e->model->shape, out));
     if (e->model->w.n_ctx_short > 0)
@@ -145,7 +143,6 @@ struct snapshot_lanes {
     /* Pinned, as many blocks: where the store's device has memory of its own, else NULL. */
     const struct kvl_device *device;
     uint8_t *stage;
-    float *tail[3]; /* [n_tail][n_heads][head_dim] by enum kvl_kv_part; NULL: not stored */
 };
 
 /* Members that were not taken are NULL. */
@@ -153,7 +150,6 @@ static void lanes_free(struct snapshot_lanes *ls)
 {
     kvl_free(ls->block);
     if (ls->stage) ls->device->free(KVL_PLACE_PINNED, ls->stage);
-    for (int i = 0; i < 3; i++) kvl_free(ls->tail[i]);
 }
 
 /* Memory of a chunk and no more: a snapshot of a million tokens takes as little as one of a thousand. */
@@ -164,7 +160,6 @@ static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes
     struct snapshot_lanes ls = { .layout = kvl_seq_lane(s->seq, 0, 0).layout,
                                  .n_layers = d->n_layers,
                                  .n_heads = d->n_kv_heads };
-    size_t floats = (size_t)ls.layout->block_tok * (size_t)d->n_kv_heads * (size_t)d->head_dim;
     ls.n_blocks = n_pos >> ls.layout->block_shift;
     ls.n_tail = n_pos & (ls.layout->block_tok - 1);
     ls.off = kvl_layout_data(ls.layout, &ls.bytes);
@@ -175,10 +170,6 @@ static int lanes_get(struct kvl_session *s, int32_t n_pos, struct snapshot_lanes
         ls.stage =
             d->device->alloc(KVL_PLACE_PINNED, (size_t)d->n_kv_heads * CHUNK_BLOCKS, ls.bytes);
         ok = ok && ls.stage;
-    }
-    for (int i = 0; i < (d->raw_keys ? 3 : 2); i++) {
-        ls.tail[i] = kvl_alloc(floats, sizeof(float));
-        ok = ok && ls.tail[i];
     }
     *out = ls;
     return ok ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "out of memory for a snapshot");
@@ -196,10 +187,15 @@ static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "snapshot: %s", ls->device->error());
 }
 
-/* Of the numbers in a block, for the compression: of q8_0 scales and pairs of bytes. */
+/* Of the numbers in rows, for the compression: of quantised ones scales and pairs of bytes. */
+static size_t row_width(enum kvl_kv_type type)
+{
+    return type == KVL_KV_F32 ? 4 : 2;
+}
+
 static size_t block_width(const struct kvl_layout *l)
 {
-    return l->type == KVL_KV_F32 ? 4 : 2;
+    return KVL_MIN(row_width(l->type[KVL_PART_K]), row_width(l->type[KVL_PART_V]));
 }
 
 /* From a device through pinned memory, which copies at full speed and is free once the chunk is compressed. */
@@ -249,43 +245,66 @@ static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
 {
     int32_t have = kvl_seq_len(s->seq, layer, 0);
     int32_t pos = have + (ls->n_blocks - lanes_of(ls, layer)) * ls->layout->block_tok;
-    KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n, ls->block, err));
+    KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n << ls->layout->block_shift, ls->block, err));
     if (ls->stage) return load_staged(s, r, ls, n, err);
     for (int32_t i = 0; i < ls->n_heads * n; i++)
         KVL_TRY(kvl_snapshot_get(r, ls->block[i] + ls->off, ls->bytes, err));
     return KVL_OK;
 }
 
-/* Widened and stored again, a number is what it was. */
-static int save_tail(struct kvl_session *s, struct kvl_snapshot_writer *w,
-                     const struct snapshot_lanes *ls, int32_t layer, struct kvl_err *err)
+/* Of the block behind the last full one, in memory of the host: from its first key on, `at`. */
+static int save_rows(struct kvl_snapshot_writer *w, const struct snapshot_lanes *ls,
+                     const uint8_t *at, struct kvl_err *err)
 {
-    size_t bytes = (size_t)ls->n_tail * (size_t)ls->layout->head_dim * sizeof(float);
-    for (int32_t h = 0; h < ls->n_heads; h++)
-        for (int p = 0; p < 3 && ls->n_tail > 0; p++) {
-            if (!ls->tail[p]) continue;
-            KVL_TRY(kvl_seq_read(s->seq, layer, h, (enum kvl_kv_part)p,
-                                 lanes_of(ls, layer) * ls->layout->block_tok, ls->n_tail,
-                                 ls->tail[p], err));
-            KVL_TRY(kvl_snapshot_put(w, ls->tail[p], bytes, sizeof(float), err));
-        }
+    const struct kvl_layout *l = ls->layout;
+    for (int p = 0; p < 3; p++)
+        if (l->part_off[p] != SIZE_MAX)
+            KVL_TRY(kvl_snapshot_put(w, at + l->part_off[p] - ls->off,
+                                     (size_t)ls->n_tail * l->row_bytes[p], row_width(l->type[p]),
+                                     err));
     return KVL_OK;
 }
 
-/* Rows come head by head and are appended token by token. */
+static int load_rows(struct kvl_snapshot_reader *r, const struct snapshot_lanes *ls, uint8_t *at,
+                     struct kvl_err *err)
+{
+    const struct kvl_layout *l = ls->layout;
+    for (int p = 0; p < 3; p++)
+        if (l->part_off[p] != SIZE_MAX)
+            KVL_TRY(kvl_snapshot_get(r, at + l->part_off[p] - ls->off,
+                                     (size_t)ls->n_tail * l->row_bytes[p], err));
+    return KVL_OK;
+}
+
+static int save_tail(struct kvl_session *s, struct kvl_snapshot_writer *w,
+                     const struct snapshot_lanes *ls, int32_t layer, struct kvl_err *err)
+{
+    for (int32_t h = 0; h < ls->n_heads && ls->n_tail > 0; h++) {
+        const uint8_t *const *block = kvl_seq_lane(s->seq, layer, h).blocks + lanes_of(ls, layer);
+        const uint8_t *at = *block + ls->off;
+        if (ls->stage) {
+            KVL_TRY(kvl_blocks_read(s->engine->store, block, 1, ls->stage, err));
+            KVL_TRY(lanes_sync(ls, err));
+            at = ls->stage;
+        }
+        KVL_TRY(save_rows(w, ls, at, err));
+    }
+    return KVL_OK;
+}
+
 static int load_tail(struct kvl_session *s, struct kvl_snapshot_reader *r,
                      const struct snapshot_lanes *ls, int32_t layer, struct kvl_err *err)
 {
-    int32_t pos[256]; /* the longest block */
-    size_t dim = (size_t)ls->layout->head_dim, heads = (size_t)ls->n_heads;
-    for (size_t h = 0; h < heads; h++)
-        for (int p = 0; p < 3; p++)
-            for (size_t i = 0; ls->tail[p] && i < (size_t)ls->n_tail; i++)
-                KVL_TRY(kvl_snapshot_get(r, ls->tail[p] + (i * heads + h) * dim,
-                                         dim * sizeof(float), err));
-    for (int32_t i = 0; i < ls->n_tail; i++) pos[i] = ls->n_blocks * ls->layout->block_tok + i;
-    return kvl_seq_append(s->seq, layer, ls->n_tail, pos, ls->tail[KVL_PART_K],
-                          ls->tail[KVL_PART_K_RAW], ls->tail[KVL_PART_V], err);
+    if (ls->n_tail == 0) return KVL_OK;
+    KVL_TRY(kvl_seq_restore(s->seq, layer, ls->n_blocks * ls->layout->block_tok, ls->n_tail,
+                            ls->block, err));
+    if (ls->stage) KVL_TRY(lanes_sync(ls, err));
+    for (int32_t h = 0; h < ls->n_heads; h++) {
+        uint8_t *at = ls->stage ? ls->stage + (size_t)h * ls->bytes : ls->block[h] + ls->off;
+        KVL_TRY(load_rows(r, ls, at, err));
+    }
+    return ls->stage ? kvl_blocks_write(s->engine->store, ls->block, ls->n_heads, ls->stage, err)
+                     : KVL_OK;
 }
 
 /* [n_layers]: blocks that layers of a window have freed; *out NULL: the model has none.  Freed by the caller. */
@@ -342,6 +361,8 @@ static int save_lanes(struct kvl_session *s, struct kvl_snapshot_writer *w, stru
     return rc;
 }
 
+/* Whole blocks a chunk at a time, so that loading needs no second copy of the cache, then the tails.  A layer that
+ * belongs on the host goes there before the next one is read: the device never holds more than the prefill did. */
 static int load_lanes(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n_pos,
                       struct kvl_err *err)
 {
@@ -398,7 +419,7 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
         size_t bytes = heads * (size_t)o->n_tok * sizeof(float);
         if (!o->columns[i].sum) continue;
         KVL_TRY(each(e, of, o->columns[i].sum, bytes, err));
-        KVL_TRY(each(e, of, o->columns[i].carry, bytes, err));
+        if (o->columns[i].carry) KVL_TRY(each(e, of, o->columns[i].carry, bytes, err));
     }
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t dim = (size_t)sh->head_dim, bytes = heads * dim * sizeof(double);

@@ -55,9 +55,8 @@ static void put_hash(uint8_t *p, XXH128_hash_t h)
 
 /* ---- planes -------------------------------------------------------------------------------------- */
 
-/* n elements of `width` bytes, byte b of all of them from plane + b * stride on. */
-/* High bytes of neighbouring floats are alike and low ones are noise: apart they compress, together they hardly
- * do. */
+/* n elements of `width` bytes, byte b of all of them from plane + b * stride on.  High bytes of neighbouring floats are
+ * alike and low ones are noise: apart they compress, together they hardly do. */
 static void planes_split(uint8_t *plane, size_t stride, const uint8_t *from, size_t n, size_t width)
 {
     if (width == 2) {

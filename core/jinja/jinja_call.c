@@ -81,36 +81,6 @@ static struct jin_val function(struct kvl_jinja_run *r, const char *name, struct
 
 /* ---- methods --------------------------------------------------------------------------------- */
 
-/* All that Python has, since what is no method may be an item. */
-static const char *const dict_methods[] = { "get",        "items",   "keys",     "values",
-                                            "pop",        "update",  "copy",     "clear",
-                                            "setdefault", "popitem", "fromkeys", NULL };
-static const char *const list_methods[] = {
-    "append", "index",   "count", "extend", "insert", "pop",
-    "remove", "reverse", "sort",  "copy",   "clear",  NULL
-};
-static const char *const str_methods[] = {
-    "strip",      "lstrip",     "rstrip",       "split",        "rsplit",    "splitlines",
-    "startswith", "endswith",   "upper",        "lower",        "title",     "capitalize",
-    "replace",    "find",       "rfind",        "index",        "count",     "join",
-    "isdigit",    "isspace",    "removeprefix", "removesuffix", "format",    "encode",
-    "isalpha",    "isalnum",    "isupper",      "islower",      "partition", "rpartition",
-    "zfill",      "center",     "ljust",        "rjust",        "swapcase",  "casefold",
-    "expandtabs", "translate",  "isnumeric",    "isdecimal",    "istitle",   "isascii",
-    "maketrans",  "format_map", "isidentifier", "isprintable",  NULL
-};
-
-bool jin_has_method(struct jin_val v, const char *name)
-{
-    const char *const *list = v.type == JIN_STR    ? str_methods
-                              : v.type == JIN_LIST ? list_methods
-                              : jin_is_dict(v)     ? dict_methods
-                                                   : NULL;
-    for (; list && *list; list++)
-        if (strcmp(*list, name) == 0) return true;
-    return false;
-}
-
 static struct jin_val pair(struct kvl_jinja_run *r, struct jin_val key, struct jin_val v)
 {
     struct jin_val out = jin_list(r);
@@ -149,7 +119,7 @@ struct jin_val jin_call(struct kvl_jinja_run *r, struct jin_val f, struct jin_ar
     if (f.type == JIN_UNDEFINED)
         return jin_fail(r, "'%s' is undefined", f.name ? f.name : "a function");
     if (f.type != JIN_CALL) return jin_fail(r, "'%s' object is not callable", jin_type_name(f));
-    if (f.c->macro) return jin_macro(r, f.c, given);
+    if (f.c->macro) return r->macro(r, f.c, given);
     struct jin_args a = jin_before(r, f.c->self, &given, 0);
     if (r->rc != KVL_OK) return f;
     switch (f.c->self.type) {

@@ -8,6 +8,7 @@
  *   jinja_filter.c filters
  *   jinja_str.c    methods of texts
  *   jinja_json.c   tojson
+ *   jinja_parts.c  attributes, items and arguments, which the others ask for
  *
  * An error sticks to the parser or the run; what follows it does nothing, and the first one is told.
  */
@@ -196,6 +197,8 @@ enum jin_jump { JUMP_NONE = 0, JUMP_BREAK, JUMP_CONTINUE };
 
 struct kvl_jinja_run {
     const struct kvl_jinja *t;
+    /* Runs the body of a macro that an expression calls: bodies have expressions in turn. */
+    struct jin_val (*macro)(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a);
     struct jin_arena arena;
     struct jin_env *env, *top;
     struct kvl_buf *out, *mark; /* where text goes */
@@ -266,7 +269,6 @@ struct jin_val jin_item(struct kvl_jinja_run *r, struct jin_val v, struct jin_va
 void jin_bind(struct kvl_jinja_run *r, const char *name,
               struct jin_val v); /* in the innermost scope */
 struct jin_env *jin_scope(struct kvl_jinja_run *r, struct jin_env *up);
-struct jin_val jin_macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a);
 struct jin_val jin_call(struct kvl_jinja_run *r, struct jin_val f, struct jin_args a);
 struct jin_val jin_filter(struct kvl_jinja_run *r, const char *name, struct jin_args a);
 bool jin_test(struct kvl_jinja_run *r, const char *name, struct jin_args a);

@@ -76,25 +76,6 @@ static int lex_comment(struct jin_lex *x)
 
 /* ---- inside tags ----------------------------------------------------------------------------- */
 
-static void put_utf8(uint32_t c, char *out, size_t *n)
-{
-    if (c < 0x80) {
-        out[(*n)++] = (char)c;
-    } else if (c < 0x800) {
-        out[(*n)++] = (char)(0xc0 | c >> 6);
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-        out[(*n)++] = (char)(0xe0 | c >> 12);
-        out[(*n)++] = (char)(0x80 | (c >> 6 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    } else {
-        out[(*n)++] = (char)(0xf0 | (c >> 18 & 7));
-        out[(*n)++] = (char)(0x80 | (c >> 12 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c >> 6 & 0x3f));
-        out[(*n)++] = (char)(0x80 | (c & 0x3f));
-    }
-}
-
 /* \xNN, \uNNNN or \UNNNNNNNN at s, which stands on the letter: its bytes, 0 where it is none. */
 static size_t lex_number(const char *s, size_t len, char *out, size_t *n)
 {
@@ -106,7 +87,7 @@ static size_t lex_number(const char *s, size_t len, char *out, size_t *n)
         c = c << 4 | (uint32_t)(isdigit((unsigned char)s[i]) ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
     }
     if (c > 0x10ffff || (c >= 0xd800 && c < 0xe000)) return 0;
-    put_utf8(c, out, n);
+    *n += kvl_utf8_put(c, out + *n);
     return digits + 1;
 }
 

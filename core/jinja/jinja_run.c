@@ -145,7 +145,7 @@ static void define(struct kvl_jinja_run *r, const struct jin_node *n)
     jin_bind(r, n->name, (struct jin_val){ JIN_CALL, { .c = c } });
 }
 
-struct jin_val jin_macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a)
+static struct jin_val macro(struct kvl_jinja_run *r, const struct jin_call *c, struct jin_args a)
 {
     const struct jin_node *m = c->macro;
     struct jin_env *env = r->env, *inside = jin_scope(r, c->env);
@@ -217,6 +217,7 @@ int kvl_jinja_open(const struct kvl_jinja *t, size_t bytes, struct kvl_jinja_run
     struct kvl_jinja_run *r = kvl_alloc(1, sizeof *r);
     if (!r) return kvl_fail(err, KVL_ENOMEM, "no memory for a chat template");
     r->t = t;
+    r->macro = macro;
     r->err = err;
     r->arena.most = FIXED + TIMES * bytes;
     r->env = r->top = jin_scope(r, NULL);

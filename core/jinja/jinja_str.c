@@ -20,14 +20,6 @@ static bool one_of(const struct jin_str *set, const char *s, size_t len)
     return false;
 }
 
-/* Begin of the last character. */
-static size_t last_begin(const char *s, size_t begin, size_t end)
-{
-    size_t at = end - 1;
-    while (at > begin && end - at < 4 && ((unsigned char)s[at] & 0xc0) == 0x80) at--;
-    return kvl_utf8_len(s + at, end - at) == end - at ? at : end - 1;
-}
-
 struct jin_val jin_strip(struct kvl_jinja_run *r, struct jin_val text, struct jin_val chars,
                          bool left, bool right)
 {
@@ -46,7 +38,7 @@ struct jin_val jin_strip(struct kvl_jinja_run *r, struct jin_val text, struct ji
         if (!one_of(chars.s, s->s + begin, n)) break;
     }
     for (size_t at; right && end > begin; end = at) {
-        at = last_begin(s->s, begin, end);
+        at = end - kvl_utf8_last(s->s + begin, end - begin);
         if (!one_of(chars.s, s->s + at, end - at)) break;
     }
     return jin_part(r, s, begin, end);

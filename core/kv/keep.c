@@ -365,6 +365,8 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     return kvl_moves_end(store, err);
 }
 
+/* Whole blocks go from the front of a lane that is in order, so that nothing moves: slots keep the distance from each
+ * other that attention of a window counts on. */
 void kvl_seq_forget(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t unit)
 {
     const struct kvl_layout *l = &seq->store->layout;

@@ -1,6 +1,7 @@
 /* One lane seen from outside: its positions, their slots, their values. */
 #include "lane.h"
 
+#include "kv_rows.h"
 #include "store.h"
 #include <assert.h>
 #include <string.h>
@@ -177,8 +178,8 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
     }
     for (int32_t s = slot; s < slot + n; s++, out += dim) {
         const uint8_t *row = t->blocks[s >> l->block_shift] + l->part_off[part] +
-                             (size_t)(s & (l->block_tok - 1)) * l->row_bytes;
-        kvl_elems_widen(l->type, out, row, dim);
+                             (size_t)(s & (l->block_tok - 1)) * l->row_bytes[part];
+        kvl_row_get(l->type[part], out, row, l->head_dim);
     }
     return KVL_OK;
 }

@@ -10,13 +10,6 @@
 enum { MOVES_MAX = 4096, MOVES_BLOCKS = 1024, LINKS_MIN = 64, LINKS_STEP = 256 };
 #define MOVES_STAGE_BYTES ((size_t)8 << 20)
 
-/* Of all parts: what one slot takes in the staging memory. */
-static size_t slot_bytes(const struct kvl_store *store)
-{
-    const struct kvl_layout *l = &store->layout;
-    return l->row_bytes * (store->desc.raw_keys ? 3 : 2);
-}
-
 /* The device may have failed before, which then is the reason to tell. */
 static int device_take(const struct kvl_store *store, size_t n, size_t item, void **out,
                        struct kvl_err *err)
@@ -32,7 +25,7 @@ static int device_take(const struct kvl_store *store, size_t n, size_t item, voi
  * holds one block at least, so that every single move fits. */
 int kvl_moves_open(struct kvl_store *store, struct kvl_err *err)
 {
-    size_t block = slot_bytes(store) * (size_t)store->layout.block_tok;
+    size_t block = kvl_layout_slot(&store->layout) * (size_t)store->layout.block_tok;
     size_t bytes = KVL_MIN(MOVES_STAGE_BYTES, MOVES_BLOCKS * block);
     if (store->desc.limit_bytes) bytes = KVL_MIN(bytes, store->desc.limit_bytes);
     store->stage_bytes = KVL_MAX(bytes, block);
@@ -121,8 +114,8 @@ void kvl_moves_unref(struct kvl_store *store, uint8_t *block)
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n)
 {
-    size_t row = l->row_bytes;
     for (int part = 0; part < 3; part++) {
+        size_t row = l->row_bytes[part];
         if (l->part_off[part] == SIZE_MAX) continue;
         memmove(dst + l->part_off[part] + (size_t)dst_slot * row,
                 src + l->part_off[part] + (size_t)src_slot * row, (size_t)n * row);
@@ -141,7 +134,8 @@ void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *d
         return;
     }
     struct kvl_moves *m = &store->moves[kind];
-    if (m->n == MOVES_MAX || (size_t)(m->n_slots + n) * slot_bytes(store) > store->stage_bytes)
+    if (m->n == MOVES_MAX ||
+        (size_t)(m->n_slots + n) * kvl_layout_slot(&store->layout) > store->stage_bytes)
         kvl_moves_run(store);
     memmove(kvl_block_pos(l, dst) + dst_slot, kvl_block_pos(l, src) + src_slot,
             (size_t)n * sizeof(int32_t));

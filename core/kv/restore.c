@@ -1,4 +1,4 @@
-/* Blocks that come back from a snapshot: whole ones with ascending positions, taken at once for all heads of a layer. The
+/* Blocks that come back from a snapshot: with ascending positions, taken at once for all heads of a layer. The
  * caller fills their parts, in as few copies as the blocks lie in a row. */
 #include "restore.h"
 
@@ -31,25 +31,32 @@ static int restore_reserve(struct kvl_seq *seq, int32_t layer, int32_t n, uint8_
     return kvl_pool_take(&store->pool, n * store->desc.n_kv_heads, out, err);
 }
 
-/* A snapshot is of sessions that evicted nothing: lanes are sorted and end with a full block, so that positions
- * follow from the first one. */
+/* The next n slots of a lane, in blocks that are new. */
+static void restore_lane(struct kvl_table *t, const struct kvl_layout *l, int32_t pos, int32_t n,
+                         uint8_t *const *block)
+{
+    int32_t first = t->n_slots >> l->block_shift;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t b = i >> l->block_shift;
+        kvl_block_pos(l, block[b])[i & (l->block_tok - 1)] = pos + i;
+        t->blocks[first + b] = block[b];
+    }
+    t->n_slots += n;
+    t->max_pos = pos + n - 1;
+    kvl_table_changed(t, first, kvl_blocks_for(l, t->n_slots));
+}
+
+/* A snapshot is of sessions that evicted nothing: lanes are sorted, so that positions follow from the first one. */
 int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
                     struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
-    const struct kvl_layout *l = &store->layout;
-    KVL_TRY(restore_reserve(seq, layer, n, out, err));
+    int32_t n_blocks = kvl_blocks_for(&store->layout, n);
+    KVL_TRY(restore_reserve(seq, layer, n_blocks, out, err));
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++) {
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
         assert(t->n_slots == 0 || pos == t->max_pos + 1);
-        for (int32_t b = 0; b < n; b++, t->n_slots += l->block_tok) {
-            uint8_t *block = out[h * n + b];
-            int32_t first = pos + (b << l->block_shift);
-            for (int32_t i = 0; i < l->block_tok; i++) kvl_block_pos(l, block)[i] = first + i;
-            t->blocks[t->n_slots >> l->block_shift] = block;
-        }
-        kvl_table_changed(t, kvl_blocks_for(l, t->n_slots) - n, kvl_blocks_for(l, t->n_slots));
-        t->max_pos = pos + (n << l->block_shift) - 1;
+        restore_lane(t, &store->layout, pos, n, out + h * n_blocks);
     }
     return KVL_OK;
 }

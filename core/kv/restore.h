@@ -1,4 +1,4 @@
-/* restore.h - full blocks that come back as they were stored: for snapshots (core/engine).
+/* restore.h - blocks that come back as they were stored: for snapshots (core/engine).
  *
  * What lies between a block's head and its positions is all of its keys and values, in whatever
  * layout the store has; it is copied as it is. */
@@ -10,9 +10,9 @@
 /* The keys and values of a block: offset and bytes. */
 size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);
 
-/* Appends n full blocks to every lane of `layer`: slots hold positions from `pos` on, and
- * the keys and values are undefined until the caller has written them.  out [n_kv_heads][n].  Lanes
- * hold whole blocks of the same number before, which end before `pos`.  KVL_ENOMEM: nothing was appended. */
+/* Appends n slots to every lane of `layer`, whose positions are `pos` and up; the keys and values are undefined until
+ * the caller has written them.  out [n_kv_heads][blocks of n slots].  Lanes hold whole blocks of the same number
+ * before, which end before `pos`.  KVL_ENOMEM: nothing was appended. */
 int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
                     struct kvl_err *err);
 

@@ -1,4 +1,5 @@
 /* Sequences: creation, forks, appending, statistics. */
+#include "kv_rows.h"
 #include "store.h"
 #include <assert.h>
 #include <stdlib.h>
@@ -100,6 +101,7 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
     return KVL_OK;
 }
 
+/* Whole blocks are shared by reference; the one that may still grow is copied by the first side that writes to it. */
 int kvl_seq_fork(const struct kvl_seq *seq, struct kvl_seq **out, struct kvl_err *err)
 {
     struct kvl_seq *fork;
@@ -184,6 +186,8 @@ static int append_check_unique(struct kvl_seq *seq, int32_t layer, const struct 
     return KVL_OK;
 }
 
+/* The usual append goes on behind what every lane holds; that alone needs no look at stored positions.  Any other must
+ * be looked up, for a position that a lane had twice would be read twice. */
 static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &seq->store->desc;
@@ -324,9 +328,9 @@ static void append_rows(const struct kvl_store *store, const struct append *a, i
     for (int part = 0; part < 3 && !store->device; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         const float *src = a->part[part] + (size_t)i * stride + (size_t)h * dim;
-        uint8_t *dst = block + l->part_off[part] + (size_t)slot * l->row_bytes;
-        for (int32_t r = 0; r < n; r++, src += stride, dst += l->row_bytes)
-            kvl_elems_narrow(l->type, dst, src, dim);
+        uint8_t *dst = block + l->part_off[part] + (size_t)slot * l->row_bytes[part];
+        for (int32_t r = 0; r < n; r++, src += stride, dst += l->row_bytes[part])
+            kvl_row_put(l->type[part], dst, src, l->head_dim);
     }
     memcpy(kvl_block_pos(l, block) + slot, a->pos + i, (size_t)n * sizeof *a->pos);
 }
@@ -385,7 +389,6 @@ void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
 {
     const struct kvl_store *store = seq->store;
     const struct kvl_layout *l = &store->layout;
-    size_t slot_bytes = l->row_bytes * (store->desc.raw_keys ? 3 : 2);
     struct kvl_seq_stats s = { 0 };
     for (int32_t i = 0; i < seq_lanes(store); i++) {
         const struct kvl_table *t = &seq->tables[i];
@@ -394,7 +397,7 @@ void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
         s.n_blocks += n_blocks;
         s.n_slots += t->n_slots;
     }
-    s.logical_bytes = (size_t)s.n_slots * slot_bytes;
+    s.logical_bytes = (size_t)s.n_slots * kvl_layout_slot(l);
     s.physical_bytes = (size_t)s.n_blocks * l->bytes;
     *out = s;
 }

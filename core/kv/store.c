@@ -1,13 +1,12 @@
 /* Creation, layout, statistics. */
 #include "store.h"
 
-#include "half.h"
-#include "kv_block.h"
+#include "kv_rows.h"
 
 #include <assert.h>
 #include <string.h>
 
-enum { STORE_MAX_DIM = 8192 }; /* layers, heads, head_dim: keeps products in range */
+enum { STORE_MAX_DIM = KVL_ROW_MOST }; /* layers, heads, head_dim: keeps products in range */
 
 /* Sizes come from the file of a model, so each is refused by name; what this lets through multiplies without
  * overflow. */
@@ -27,19 +26,9 @@ static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
     if (b != 0 && (b < 8 || b > 256 || (b & (b - 1)) != 0))
         return kvl_fail(err, KVL_EINVAL,
                         "KV store: block_tok is %d, want a power of two from 8 to 256", b);
-    if ((unsigned)d->type > KVL_KV_Q8_0)
-        return kvl_fail(err, KVL_EINVAL,
-                        "KV store: element type %d, want f32 (0), f16 (1), bf16 (2) or q8_0 (3)",
-                        (int)d->type);
-    if (d->type == KVL_KV_Q8_0 && d->head_dim % KVL_KV_BLOCK != 0)
-        return kvl_fail(err, KVL_EINVAL,
-                        "keys and values in q8_0: a head has %d elements, want a multiple of %d; "
-                        "another --kv-type holds them",
-                        d->head_dim, KVL_KV_BLOCK);
-    return KVL_OK;
+    return kvl_kv_check(d->type, d->head_dim, err);
 }
 
-/* Parts of a block begin at cache lines: a row never shares one with the part before it. */
 static size_t align64(size_t n)
 {
     return (n + 63) / 64 * 64;
@@ -49,20 +38,21 @@ static size_t align64(size_t n)
  * memory; the head and the positions stay with the host, which looks them up without waiting for the device. */
 static struct kvl_layout store_layout(const struct kvl_store_desc *d)
 {
-    struct kvl_layout l = { .head_dim = d->head_dim,
-                            .block_tok = d->block_tok,
-                            .type = d->type,
-                            .row_bytes = kvl_kv_bytes(d->type, (size_t)d->head_dim) };
+    struct kvl_layout l = { .head_dim = d->head_dim, .block_tok = d->block_tok };
     while (1 << l.block_shift < l.block_tok) l.block_shift++;
-    size_t part = align64((size_t)d->block_tok * l.row_bytes);
-    size_t parts = part * (d->raw_keys ? 3 : 2);
     bool apart = d->device && d->device->discrete;
-    l.part_off[KVL_PART_K] = apart ? 0 : KVL_BLOCK_HEAD;
-    l.part_off[KVL_PART_V] = l.part_off[KVL_PART_K] + part;
-    l.part_off[KVL_PART_K_RAW] = d->raw_keys ? l.part_off[KVL_PART_V] + part : SIZE_MAX;
+    size_t first = apart ? 0 : KVL_BLOCK_HEAD, end = first;
+    for (int part = 0; part < 3; part++) {
+        bool stored = part != KVL_PART_K_RAW || d->raw_keys;
+        l.type[part] = part == KVL_PART_V ? kvl_kv_values(d->type) : kvl_kv_keys(d->type);
+        l.row_bytes[part] = kvl_kv_row_bytes(l.type[part], d->head_dim);
+        l.part_off[part] = stored ? end : SIZE_MAX;
+        if (stored) end += (size_t)d->block_tok * l.row_bytes[part]; /* a multiple of 16 */
+    }
+    size_t parts = end - first;
     l.pos_off = KVL_BLOCK_HEAD + (apart ? 0 : parts);
     l.host_bytes = align64(l.pos_off + (size_t)d->block_tok * sizeof(int32_t));
-    l.data_bytes = apart ? parts : 0;
+    l.data_bytes = apart ? align64(parts) : 0;
     l.bytes = l.host_bytes + l.data_bytes;
     return l;
 }
@@ -143,51 +133,13 @@ void kvl_store_reset_peak(struct kvl_store *store)
 
 /* What storing makes of values. Hooks are given keys and values rounded like this, so that what a method keeps
  * of them agrees with what attention reads later. */
-void kvl_store_round(const struct kvl_store *store, float *v, size_t n)
+void kvl_store_round(const struct kvl_store *store, enum kvl_kv_part part, float *x, size_t n)
 {
-    if (store->layout.type == KVL_KV_F16)
-        for (size_t i = 0; i < n; i++) v[i] = kvl_f16_to_f32(kvl_f32_to_f16(v[i]));
-    if (store->layout.type == KVL_KV_BF16)
-        for (size_t i = 0; i < n; i++) v[i] = kvl_bf16_to_f32(kvl_f32_to_bf16(v[i]));
-    for (size_t i = 0; store->layout.type == KVL_KV_Q8_0 && i < n; i += KVL_KV_BLOCK) {
-        uint8_t block[KVL_KV_BLOCK_BYTES];
-        kvl_q8_0_put(block, v + i);
-        kvl_q8_0_get(v + i, block);
-    }
-}
-
-void kvl_elems_narrow(enum kvl_kv_type type, void *dst, const float *src, size_t n)
-{
-    uint16_t *half = dst;
-    switch (type) {
-    case KVL_KV_F32: memcpy(dst, src, n * sizeof *src); break;
-    case KVL_KV_F16:
-        for (size_t i = 0; i < n; i++) half[i] = kvl_f32_to_f16(src[i]);
-        break;
-    case KVL_KV_BF16:
-        for (size_t i = 0; i < n; i++) half[i] = kvl_f32_to_bf16(src[i]);
-        break;
-    case KVL_KV_Q8_0:
-        for (size_t i = 0; i < n; i += KVL_KV_BLOCK)
-            kvl_q8_0_put((uint8_t *)dst + kvl_kv_bytes(type, i), src + i);
-        break;
-    }
-}
-
-void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t n)
-{
-    const uint16_t *half = src;
-    switch (type) {
-    case KVL_KV_F32: memcpy(dst, src, n * sizeof *dst); break;
-    case KVL_KV_F16:
-        for (size_t i = 0; i < n; i++) dst[i] = kvl_f16_to_f32(half[i]);
-        break;
-    case KVL_KV_BF16:
-        for (size_t i = 0; i < n; i++) dst[i] = kvl_bf16_to_f32(half[i]);
-        break;
-    case KVL_KV_Q8_0:
-        for (size_t i = 0; i < n; i += KVL_KV_BLOCK)
-            kvl_q8_0_get(dst + i, (const uint8_t *)src + kvl_kv_bytes(type, i));
-        break;
+    const struct kvl_layout *l = &store->layout;
+    uint8_t row[KVL_ROW_MOST * sizeof *x];
+    if (l->type[part] == KVL_KV_F32) return;
+    for (size_t i = 0; i < n; i += (size_t)l->head_dim) {
+        kvl_row_put(l->type[part], row, x + i, l->head_dim);
+        kvl_row_get(l->type[part], x + i, row, l->head_dim);
     }
 }

@@ -99,10 +99,6 @@ static inline int32_t kvl_table_pos(const struct kvl_layout *l, const struct kvl
     return kvl_block_pos(l, t->blocks[slot >> l->block_shift])[slot & (l->block_tok - 1)];
 }
 
-/* Elements of a row of the store's type from and to floats; narrowing rounds to nearest even. */
-void kvl_elems_narrow(enum kvl_kv_type type, void *dst, const float *src, size_t n);
-void kvl_elems_widen(enum kvl_kv_type type, float *dst, const void *src, size_t n);
-
 /* Copies n slots: parts and positions. */
 void kvl_block_copy(const struct kvl_layout *l, uint8_t *dst, int32_t dst_slot, uint8_t *src,
                     int32_t src_slot, int32_t n);

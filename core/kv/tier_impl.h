@@ -62,7 +62,8 @@ static inline struct kvl_tier_lane *tier_lane(const struct kvl_tier *t, int32_t 
  * that share it: no count depends on it. */
 static inline int64_t tier_slot_bytes(const struct kvl_tier *t)
 {
-    return 2 * (int64_t)t->store->layout.row_bytes;
+    const struct kvl_layout *l = &t->store->layout;
+    return (int64_t)(l->row_bytes[KVL_PART_K] + l->row_bytes[KVL_PART_V]);
 }
 
 /* Room to give n blocks back. */

@@ -1,8 +1,8 @@
 /* lane.h - the inside of a block, shared by the folders of core.
  *
- * One block holds block_tok slots of one lane.  Each part is block_tok rows of head_dim elements of the
- * store's type, row_bytes apart, at its own offset; positions are int32_t [block_tok].  Every offset is
- * a multiple of 64 bytes.  This layout will change for speed: go through these functions.
+ * One block holds block_tok slots of one lane.  Each part is block_tok rows of head_dim elements of its
+ * type, row_bytes apart, at its own offset; positions are int32_t [block_tok].  Every offset is
+ * a multiple of 16 bytes.  This layout will change for speed: go through these functions.
  */
 #ifndef KVL_LANE_H
 #define KVL_LANE_H
@@ -13,9 +13,10 @@
  * head and the positions, and the device's, with the parts.  Offsets in bytes from the start of the piece. */
 struct kvl_layout {
     int32_t head_dim, block_tok, block_shift; /* block_tok == 1 << block_shift */
-    enum kvl_kv_type type;
-    size_t row_bytes;   /* of one part of a slot; of Q8_0 a multiple of 2 alone */
-    size_t part_off[3]; /* by enum kvl_kv_part; SIZE_MAX where the part is not stored */
+    /* By enum kvl_kv_part; keys before RoPE are stored like those after it. */
+    enum kvl_kv_type type[3];
+    size_t row_bytes[3]; /* of one slot: a multiple of 2 */
+    size_t part_off[3];  /* SIZE_MAX where the part is not stored */
     size_t pos_off;
     size_t host_bytes, data_bytes; /* of the two pieces; data 0: there is one */
     size_t bytes;
@@ -38,13 +39,22 @@ struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t k
 void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
                    int32_t *slot);
 
+/* What a slot takes in all the parts that are stored. */
+static inline size_t kvl_layout_slot(const struct kvl_layout *l)
+{
+    size_t n = 0;
+    for (int part = 0; part < 3; part++)
+        n += l->part_off[part] == SIZE_MAX ? 0 : l->row_bytes[part];
+    return n;
+}
+
 /* The row of `part` of a slot; rows of a block are contiguous. */
 static inline const uint8_t *kvl_lane_slot(const struct kvl_lane *lane, enum kvl_kv_part part,
                                            int32_t slot)
 {
     const struct kvl_layout *l = lane->layout;
     return lane->blocks[slot >> l->block_shift] + l->part_off[part] +
-           (size_t)(slot & (l->block_tok - 1)) * l->row_bytes;
+           (size_t)(slot & (l->block_tok - 1)) * l->row_bytes[part];
 }
 
 static inline const int32_t *kvl_lane_pos(const struct kvl_lane *lane, int32_t b)

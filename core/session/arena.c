@@ -33,7 +33,7 @@ void *kvl_arena_get(struct kvl_arena *a, size_t n, size_t item)
     if (kvl_mul_size(n, item, &bytes) != KVL_OK || bytes > SIZE_MAX / 4) return NULL;
     bytes = (bytes + 63) / 64 * 64;
     if (!a->head || a->head->cap - a->head->used < bytes) {
-        size_t cap = KVL_MAX(bytes, KVL_MAX(a->total, (size_t)ARENA_MIN));
+        size_t cap = KVL_MAX(bytes, KVL_MAX(a->total, a->first ? a->first : (size_t)ARENA_MIN));
         struct kvl_arena_chunk *c = arena_chunk(a, cap);
         if (!c) return NULL;
         c->next = a->head;

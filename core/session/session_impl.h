@@ -26,7 +26,8 @@
 struct kvl_arena {
     const struct kvl_device *dev; /* whose memory it is, where that is discrete; NULL: the host's */
     enum kvl_place place;         /* with dev: SHARED or PINNED */
-    bool ahead; /* of SHARED: what is got is written by the host or by operators, not by both */
+    bool ahead;   /* of SHARED: what is got is written by the host or by operators, not by both */
+    size_t first; /* bytes of the first chunk; 0: as many as suit an engine */
     struct kvl_arena_chunk *head;
     size_t total; /* bytes of all chunks: what one chunk will have after the next reset */
     size_t used;  /* since the last one */
@@ -77,6 +78,7 @@ struct kvl_host {
     bool ahead;         /* it did not wait for the device */
     bool looked;        /* but waited then */
     bool fetched;       /* it, or this layer, brought something from the host */
+    const struct kvl_asked *asked; /* it scores these, not the context; NULL: the context */
     /* what it was handed and the host does not have before it looks */
     struct kvl_pieces handed[KVL_MAX_HANDED];
     int32_t n_handed;
@@ -160,11 +162,20 @@ struct kvl_engine {
     struct kvl_residual *residuals; /* the same */
 };
 
-/* Bytes of a stored key, which are those of a value. */
+/* Bytes of a stored key, of a stored value, of both. */
 static inline int64_t kvl_key_bytes(const struct kvl_engine *e)
 {
     const struct kvl_store_desc *d = kvl_store_desc(e->store);
-    return (int64_t)kvl_kv_bytes(d->type, (size_t)d->head_dim);
+    return (int64_t)kvl_kv_row_bytes(kvl_kv_keys(d->type), d->head_dim);
+}
+static inline int64_t kvl_value_bytes(const struct kvl_engine *e)
+{
+    const struct kvl_store_desc *d = kvl_store_desc(e->store);
+    return (int64_t)kvl_kv_row_bytes(kvl_kv_values(d->type), d->head_dim);
+}
+static inline int64_t kvl_slot_bytes(const struct kvl_engine *e)
+{
+    return kvl_key_bytes(e) + kvl_value_bytes(e);
 }
 
 /* Rows of a lane that close ranks; in late_lists. */

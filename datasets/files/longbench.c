@@ -152,6 +152,7 @@ static const struct kvl_rows_kind longbench_kind = {
     .keep = { "answers", "all_classes", "length" },
     .typed = true,
     .around = true,
+    .halves = true,
 };
 
 KVL_ROWS_TASK(

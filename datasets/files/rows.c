@@ -191,12 +191,14 @@ static int rows_tails(const struct kvl_file_rows *r, int32_t first, const char *
     if (evidence) p->evidence = kvl_alloc((size_t)p->n, sizeof *p->evidence);
     p->n_evidence = kvl_alloc((size_t)p->n, sizeof *p->n_evidence);
     p->n_prefix = kvl_alloc((size_t)p->n, sizeof *p->n_prefix);
-    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence || !p->n_prefix)
+    p->n_apart = kvl_alloc((size_t)p->n, sizeof *p->n_apart);
+    if (!p->tail || (evidence && !p->evidence) || !p->n_evidence || !p->n_prefix || !p->n_apart)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for questions");
     for (int32_t i = 0; i < p->n; i++) {
         const struct kvl_row *row = &r->item[first + i];
         const char *own = i > 0 && rows_headed(&r->set) ? r->set.later : pattern;
         KVL_TRY(kvl_row_fill(row, own, strlen(own), &p->tail[i], err));
+        p->n_apart[i] = strspn(own, " \n\t");
         KVL_TRY(rows_prefix(row, &p->tail[i], &p->n_prefix[i], err));
         if (evidence) KVL_TRY(rows_evidence(row, &p->evidence[i], &p->n_evidence[i], err));
         if (evidence && r->set.flags & KVL_ROWS_LETTER) p->n_evidence[i] = 1; /* not the letter */
@@ -222,13 +224,17 @@ static int rows_prompt(const struct kvl_file_rows *r, int32_t first, struct kvl_
 
 /* What stands behind the questions before it, of the same row. */
 static int rows_turn(const struct kvl_file_rows *r, const struct kvl_row *row,
-                     const struct kvl_buf *tail, struct kvl_question *q, struct kvl_err *err)
+                     const struct kvl_buf *tail, size_t n_apart, struct kvl_question *q,
+                     struct kvl_err *err)
 {
-    struct kvl_buf said = { 0 }, later = { 0 };
+    struct kvl_buf said = { 0 }, later = { 0 }, turn = { 0 };
     const char *pattern = r->set.later;
-    if (!r->kind.turns) return KVL_OK;
-    int rc = pattern ? kvl_row_fill(row, pattern, strlen(pattern), &later, err)
-                     : kvl_buf_adds(&later, tail->data);
+    int rc = kvl_buf_adds(&turn, tail->data + n_apart);
+    q->turn = turn.data;
+    if (!r->kind.turns || rc != KVL_OK)
+        return rc == KVL_OK ? rc : kvl_fail(err, rc, "out of memory for a question");
+    rc = pattern ? kvl_row_fill(row, pattern, strlen(pattern), &later, err)
+                 : kvl_buf_adds(&later, tail->data);
     if (rc == KVL_OK && r->kind.typed) rc = kvl_row_said(row, &said);
     q->said = said.data;
     q->later = later.data;
@@ -285,6 +291,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     p.truncate = r->opts->truncate;
     p.as_cut = r->kind.around && p.truncate == KVL_ROWS_MIDDLE;
     p.odd_back = r->kind.odd_back;
+    p.halves = r->kind.halves && p.truncate == KVL_ROWS_MIDDLE;
     if (req->n_questions < 1 || rows_part(r, req, &first, &p.n) != KVL_OK)
         return kvl_fail(err, KVL_EINVAL, "%s: context %d with %d questions: there is none",
                         r->kind.name, req->index, req->n_questions);
@@ -294,7 +301,7 @@ int kvl_rows_generate(const struct kvl_task_request *req, struct kvl_sample *out
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
         rc = rows_answer(r, &r->item[first + i], req, &s.question[i], err);
     for (int32_t i = 0; rc == KVL_OK && i < s.n_questions; i++)
-        rc = rows_turn(r, &r->item[first + i], &p.tail[i], &s.question[i], err);
+        rc = rows_turn(r, &r->item[first + i], &p.tail[i], p.n_apart[i], &s.question[i], err);
     kvl_file_prompt_free(&p);
     if (rc == KVL_OK)
         *out = s;

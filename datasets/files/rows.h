@@ -132,6 +132,8 @@ struct kvl_rows_kind {
     bool typed;    /* scripts take the answers as the file has them: a text, a number, a list */
     bool around;   /* the text is cut to the length, and a chat template comes around it */
     bool odd_back; /* of an odd length the half behind has the token more */
+    bool
+        halves; /* the script makes texts of both halves of a cut prompt by themselves (LongBench) */
     /* Text of a {name} that no row has, for a prompt; KVL_EINVAL: not known. */
     int (*field)(const struct kvl_row *r, const char *name, struct kvl_buf *out);
     /* Adds the answers, each NUL-terminated; NULL: what `answers` has. */
@@ -207,7 +209,7 @@ void kvl_rows_score(const struct kvl_question *q, const char *prediction,
         .title = about,                                                                            \
         .paper = article,                                                                          \
         .help = what,                                                                              \
-        .version = 2,                                                                              \
+        .version = 3,                                                                              \
         .opts = stem##_options,                                                                    \
         .opts_size = sizeof(struct kvl_rows_opts),                                                 \
         .generate = kvl_rows_generate,                                                             \
@@ -264,10 +266,12 @@ struct kvl_file_prompt {
     struct kvl_buf *tail;   /* [n] what follows it, a question each */
     size_t common;          /* bytes at the begin of all tails that are alike */
     size_t *n_prefix;       /* [n] bytes of the answer prefix at the end of each; NULL: none */
+    size_t *n_apart;        /* [n] white space of the pattern that each begins with; NULL: none */
     int32_t n;
     int32_t truncate; /* enum kvl_rows_cut */
     bool as_cut;      /* a text that was cut may be a few tokens longer than the length */
     bool odd_back;    /* of kvl_rows_kind */
+    bool halves;      /* likewise */
     double depth;     /* of kvl_row, for the caller's own use */
     struct kvl_buf
         *evidence;       /* [n] answers that are evidence, each with a NUL behind it; NULL: none */

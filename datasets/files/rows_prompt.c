@@ -80,6 +80,18 @@ static int32_t build_room(const struct build *b)
     return b->req->length_tok - (cut ? b->req->after_tok : 0);
 }
 
+/* Bytes that a tokenizer which puts a space before a text takes off a text that begins with token `id`. */
+static int first_space(const struct build *b, int32_t id, size_t *n)
+{
+    struct kvl_buf first = { 0 }, inside = { 0 };
+    int rc = kvl_decode(b->req->tokenizer, &id, 1, true, true, &first, b->err);
+    if (rc == KVL_OK) rc = kvl_decode(b->req->tokenizer, &id, 1, true, false, &inside, b->err);
+    *n = inside.len - KVL_MIN(first.len, inside.len);
+    kvl_buf_free(&first);
+    kvl_buf_free(&inside);
+    return rc;
+}
+
 /* The context loses what its prompt has too much: the tokens between the first and the last half, or the
  * end of the context; what follows the context stays. */
 static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kvl_buf *whole,
@@ -100,8 +112,9 @@ static int cut_once(struct build *b, const struct kvl_tokens *t, const struct kv
                         "context: want more",
                         b->p->name, b->req->length_tok, behind + before);
     back = KVL_MAX(back, behind);
-    size_t to = back > 0 ? t->begin[t->n - back] : whole->len;
-    return cut_text(b, whole, t->begin[front], KVL_MIN(to, whole->len));
+    size_t to = back > 0 ? t->begin[t->n - back] : whole->len, space = 0;
+    if (b->p->halves && back > behind) KVL_TRY(first_space(b, t->id[t->n - back], &space));
+    return cut_text(b, whole, t->begin[front], KVL_MIN(to + space, whole->len));
 }
 
 /* What is left is tokenised again and may then be a few tokens too long, which the scripts let be. */
@@ -319,6 +332,7 @@ void kvl_file_prompt_free(struct kvl_file_prompt *p)
     kvl_free(p->evidence);
     kvl_free(p->n_evidence);
     kvl_free(p->n_prefix);
+    kvl_free(p->n_apart);
     kvl_buf_free(&p->context);
     *p = (struct kvl_file_prompt){ 0 };
 }

@@ -311,8 +311,9 @@ static int units_block(const struct kvl_store_desc *have, bool raw, size_t *out,
 int kvl_kv_units(const struct kvl_store *store, struct kvl_kv_units *out, struct kvl_err *err)
 {
     const struct kvl_store_desc *desc = kvl_store_desc(store);
-    size_t row = kvl_kv_bytes(desc->type, (size_t)desc->head_dim);
-    struct kvl_kv_units units = { .slot = { 2 * row, 3 * row } };
+    struct kvl_kv_units units = { 0 };
+    for (int raw = 0; raw < 2; raw++)
+        units.slot[raw] = kvl_kv_slot_bytes(desc->type, desc->head_dim, raw);
     KVL_TRY(units_block(desc, false, &units.block[0], err));
     KVL_TRY(units_block(desc, true, &units.block[1], err));
     *out = units;

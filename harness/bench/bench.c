@@ -34,12 +34,6 @@ struct bench_spread bench_ratio(const double *a, const double *b, int32_t n)
     return bench_spread(v, n);
 }
 
-const char *bench_kv_name(enum kvl_kv_type type)
-{
-    static const char *const names[] = { "f32", "f16", "bf16", "q8_0" };
-    return names[type];
-}
-
 void bench_digits(double v, char out[BENCH_DIGITS])
 {
     double a = fabs(v);
@@ -114,7 +108,7 @@ static json_t *line_json(const struct bench *b, const struct bench_line *l)
     json_object_set_new(o, "rounds", json_integer(b->config.rounds));
     json_object_set_new(o, "model", json_string(b->origin.model));
     if (b->origin.weights) json_object_set_new(o, "weights", json_string(b->origin.weights));
-    json_object_set_new(o, "kv_type", json_string(bench_kv_name(b->config.kv_type)));
+    json_object_set_new(o, "kv_type", json_string(kvl_kv_name(b->config.kv_type).text));
     json_object_set_new(o, "budget_tok", json_integer(b->config.budget_tok));
     json_object_set_new(o, "cpu", json_string(b->origin.machine.cpu));
     json_object_set_new(o, "cores", json_integer(b->origin.machine.cores));

@@ -175,7 +175,7 @@ static int sweep_memory(struct bench_sweep *w)
     for (int32_t i = 0; rc == KVL_OK && i < w->n; i++) rc = cell_start(w, context, i);
     if (rc == KVL_OK) {
         struct kvl_store_desc d = *kvl_store_desc(kvl_engine_store(w->engine));
-        double slot = (double)kvl_kv_bytes(d.type, (size_t)d.head_dim) * (d.raw_keys ? 3 : 2);
+        double slot = (double)kvl_kv_slot_bytes(d.type, d.head_dim, d.raw_keys);
         kvl_store_stats(kvl_engine_store(w->engine), &after);
         w->needed = (double)before.bytes;
         for (int32_t i = 0; i < w->n; i++) {

@@ -22,7 +22,7 @@ static const struct argp_option describe_options[] = {
     { "plugin", 'p', "X.so", 0, "load a policy from a shared object (repeatable)", 0 },
     { "task-plugin", 't', "X.so", 0, "load a task from a shared object (repeatable)", 0 },
     { "markdown", DESCRIBE_MARKDOWN, NULL, 0,
-      "the tables of methods/README.md, of all methods; no NAME", 0 },
+      "the tables of methods/README.md and methods/cards.md, of all methods; no NAME", 0 },
     { 0 }
 };
 

@@ -3,8 +3,8 @@
 #include "args.h"
 #include "build.h"
 #include "cmds.h"
+#include "device_probe.h"
 #include "machine.h"
-#include "probe.h"
 
 #include "kvl/ops.h"
 #include "kvl/peak.h"

@@ -1,4 +1,4 @@
-/* kvlab list: policies and tasks that there are. */
+/* kvlab list: policies, tasks and types of keys and values that there are. */
 #include "args.h"
 #include "cmds.h"
 #include "registry.h"
@@ -10,7 +10,7 @@
 struct list_args {
     struct kvl_args base;
     struct kvl_registry *registry;
-    const char *what; /* NULL = both */
+    const char *what; /* NULL = all */
 };
 
 static const struct argp_option list_options[] = {
@@ -21,14 +21,14 @@ static const struct argp_option list_options[] = {
 
 static int list_what(struct list_args *a, const char *word)
 {
-    static const char *const names[] = { "policies", "tasks" };
-    for (size_t i = 0; i < 2 && !a->what; i++)
+    static const char *const names[] = { "policies", "tasks", "kv-types" };
+    for (size_t i = 0; i < sizeof names / sizeof *names && !a->what; i++)
         if (strcmp(word, names[i]) == 0) {
             a->what = names[i];
             return KVL_OK;
         }
-    return kvl_fail(a->base.err, KVL_EINVAL, "list \"%s\": want \"policies\", \"tasks\" or nothing",
-                    word);
+    return kvl_fail(a->base.err, KVL_EINVAL,
+                    "list \"%s\": want \"policies\", \"tasks\", \"kv-types\" or nothing", word);
 }
 
 static error_t list_parse(int key, char *arg, struct argp_state *state)
@@ -48,7 +48,7 @@ static error_t list_parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp list_argp = { .options = list_options,
                                        .parser = list_parse,
-                                       .args_doc = "[policies|tasks]",
+                                       .args_doc = "[policies|tasks|kv-types]",
                                        .doc = "What there is to compare, and to compare it on." };
 
 enum { LIST_NAME = 20, LIST_INDENT = 2 + LIST_NAME + 1, LIST_WIDTH = 110 };
@@ -117,6 +117,27 @@ static void list_tasks(const struct kvl_registry *r)
     }
 }
 
+/* By the table that stores have of them. */
+static void list_kv_types(void)
+{
+    enum { DIM = 128 };
+    static const char *const turn[] = {
+        [KVL_TURN_NONE] = "",
+        [KVL_TURN_PLAIN] = "; each head turned by a Hadamard transform before",
+        [KVL_TURN_SIGNED] = "; each head turned by a Hadamard transform with random signs before",
+    };
+    puts("types of keys and values (kv_type, --kv-type; keys/values apart: q8_0/q4_0)");
+    for (int i = 0; kvl_kv_facts((enum kvl_kv_type)i); i++) {
+        const struct kvl_kv_facts *f = kvl_kv_facts((enum kvl_kv_type)i);
+        char of[64] = "of any size", help[256];
+        double bits = 8.0 * (double)kvl_kv_row_bytes((enum kvl_kv_type)i, DIM) / DIM;
+        if (f->unit > 1) snprintf(of, sizeof of, "whose size is a multiple of %d", f->unit);
+        snprintf(help, sizeof help, "%g bits an element in heads of %d; heads %s%s", bits, DIM, of,
+                 turn[f->turn]);
+        list_row(f->name, help, NULL);
+    }
+}
+
 int cmd_list(int argc, char **argv, struct kvl_err *err)
 {
     struct list_args a = { 0 };
@@ -128,6 +149,7 @@ int cmd_list(int argc, char **argv, struct kvl_err *err)
         bool tasks = !a.what || strcmp(a.what, "tasks") == 0;
         if (policies) list_policies(a.registry);
         if (tasks) list_tasks(a.registry);
+        if (!a.what || strcmp(a.what, "kv-types") == 0) list_kv_types();
     }
     kvl_registry_destroy(a.registry);
     return rc;

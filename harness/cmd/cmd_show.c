@@ -294,7 +294,8 @@ static int show_sample(const struct show *s)
                            .cell = cell,
                            .sample = s->sample,
                            .registry = s->a->registry,
-                           .model = s->a->model };
+                           .model = s->a->model,
+                           .log = s->a->log };
     int rc = kvl_shown_open(&p, s->err);
     if (rc == KVL_OK) rc = show_all(s, cell, &p);
     kvl_shown_close(&p);

@@ -96,7 +96,7 @@ static int inspect_cache(const struct kvl_model *m, enum kvl_kv_type type, struc
     struct kvl_footprint f;
     KVL_TRY(kvl_footprint(&desc, 1, &f, err));
     printf("%-14s %zu bytes per token (%s)", "KV cache", f.block_bytes / (size_t)f.block_tok,
-           kvl_kv_type_name(type));
+           kvl_kv_name(type).text);
     for (size_t i = 0; i < sizeof inspect_length / sizeof inspect_length[0]; i++) {
         KVL_TRY(kvl_footprint(&desc, inspect_length[i], &f, err));
         printf("%s %s at %dK", i ? "," : ":", size_of(f.kv_bytes).s,
@@ -112,9 +112,10 @@ static int inspect_memory(const struct kvl_model *m, struct kvl_err *err)
     struct kvl_footprint f;
     char all[128] = "";
     size_t len = 0;
-    KVL_TRY(inspect_cache(m, KVL_KV_F16, err));
-    if (kvl_model_shape(m)->head_dim % KVL_KV_BLOCK == 0)
-        KVL_TRY(inspect_cache(m, KVL_KV_Q8_0, err));
+    static const enum kvl_kv_type types[] = { KVL_KV_F16, KVL_KV_Q8_0, KVL_KV_Q4_0 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (kvl_kv_check(types[i], kvl_model_shape(m)->head_dim, NULL) == KVL_OK)
+            KVL_TRY(inspect_cache(m, types[i], err));
     for (size_t i = 0; i < sizeof inspect_length / sizeof inspect_length[0]; i++) {
         const char *between = i ? "," : "";
         KVL_TRY(kvl_footprint(&desc, inspect_length[i], &f, err));

@@ -1,6 +1,6 @@
 /* method_tables.c - tables of all methods, made of their cards, hooks and capabilities.
  *
- * methods/README.md holds what this prints; tests/structure/method_tables.sh compares and renews. */
+ * methods/README.md and methods/cards.md hold what this prints; tests/structure/method_tables.sh compares and renews. */
 #include "method_tables.h"
 
 #include "kvl/policy.h"

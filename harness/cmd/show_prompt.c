@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- the sweep as it was --------------------------------------------------------------------- */
 
@@ -126,16 +127,45 @@ static int show_tokens(struct kvl_shown *s, int32_t question, struct kvl_err *er
     return rc;
 }
 
+/* The sweep and its model, with the names of files as they are seen from this folder. */
+static int show_files(struct kvl_shown *s, struct kvl_err *err)
+{
+    KVL_TRY(show_sweep(s, err));
+    int rc = kvl_model_look(s->sweep.model, &s->file, err);
+    if (rc == KVL_OK || s->model) return rc;
+    return kvl_fail_at(err, rc, "the model of the log (another place of it: --model FILE)");
+}
+
+/* A sweep's names are those of the folder that it ran in, above the log as a rule. */
+static int show_upwards(struct kvl_shown *s, struct kvl_err *err)
+{
+    struct kvl_err why = { 0 };
+    char *log = realpath(s->log, NULL), *model = s->model ? realpath(s->model, NULL) : NULL;
+    const char *given = s->model;
+    if (model) s->model = model;
+    int rc = show_files(s, err);
+    while (rc == KVL_EINVAL && log && strrchr(log, '/') > log) {
+        *strrchr(log, '/') = '\0';
+        kvl_model_close(s->file);
+        kvl_sweep_free(&s->sweep);
+        s->file = NULL;
+        kvl_err_clear(&why);
+        if (chdir(log) == 0 && show_files(s, &why) == KVL_OK) rc = KVL_OK;
+        if (rc != KVL_OK && s->sweep.tasks.n > 0) *err = why; /* the model alone is missing */
+    }
+    if (rc == KVL_OK) kvl_err_clear(err);
+    s->model = given;
+    free(log);
+    free(model);
+    return rc;
+}
+
 int kvl_shown_open(struct kvl_shown *s, struct kvl_err *err)
 {
     struct kvl_where where = { "", 1, NULL };
     double context = kvl_json_number(s->sample, "context");
     double question = kvl_json_number(s->sample, "question");
-    KVL_TRY(show_sweep(s, err));
-    int rc = kvl_model_look(s->sweep.model, &s->file, err);
-    if (rc != KVL_OK && !s->model)
-        return kvl_fail_at(err, rc, "the model of the log (another place of it: --model FILE)");
-    KVL_TRY(rc);
+    KVL_TRY(show_upwards(s, err));
     KVL_TRY(kvl_work_create(&s->sweep, s->file, &where, true, &s->work, err));
     KVL_TRY(show_group(s, err));
     if (!(context >= 0.0 && context < INT32_MAX))

@@ -15,6 +15,8 @@ struct kvl_shown {
     const json_t *run, *cell, *sample; /* records, borrowed */
     const struct kvl_registry *registry;
     const char *model; /* file instead of that of the run; NULL: that one */
+    const char *
+        log; /* its path: names in it that are not found here are looked for from its folder upwards */
     /* What is made. */
     struct kvl_sweep sweep;
     struct kvl_model *file;
@@ -26,7 +28,7 @@ struct kvl_shown {
     bool same;                  /* the hash is the record's */
 };
 
-/* KVL_EINVAL: this build, or the files that are there now, make other contexts; with what is missing. */
+/* May change the working folder.  KVL_EINVAL: this build, or the files that are there now, make other contexts; with what is missing. */
 int kvl_shown_open(struct kvl_shown *s, struct kvl_err *err);
 void kvl_shown_close(struct kvl_shown *s);
 

@@ -6,8 +6,8 @@
 #include "forecast.h"
 #include "plan_file.h"
 #include "report.h"
-#include "runner.h"
 #include "stop.h"
+#include "sweep.h"
 #include "sweep_models.h"
 
 #include <stdio.h>
@@ -410,7 +410,7 @@ static int sweep_check_refused(const struct sweep *w)
 {
     for (size_t i = 0; i < w->work->n_cells; i++)
         if (w->work->cell[i].planned) return KVL_OK;
-    const struct kvl_err *why = &w->work->cell[0].refused;
+    const struct kvl_err *why = w->work->cell[0].refused;
     return kvl_fail(w->err, why->code, "every cell is refused: %s", why->msg);
 }
 

@@ -71,21 +71,21 @@ static int tables_lengths(struct kvl_tables_args *a, const char *text)
     for (const char *at = text; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         int32_t n = 0;
         snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(strcspn(at, ","), sizeof word - 1), at);
-        if (a->n_lengths == KVL_TABLES_LENGTHS)
+        if (a->want.n_lengths == KVL_TABLES_LENGTHS)
             return kvl_fail(a->base.err, KVL_EINVAL, "--length: more than %d numbers",
                             KVL_TABLES_LENGTHS);
         KVL_TRY(tables_count(a, "--length", word, 64, &n));
-        a->length[a->n_lengths++] = n;
+        a->want.length[a->want.n_lengths++] = n;
     }
     return KVL_OK;
 }
 
 static int tables_task(struct kvl_tables_args *a, const char *name)
 {
-    if (a->n_tasks == KVL_TABLES_TASKS)
+    if (a->want.n_tasks == KVL_TABLES_TASKS)
         return kvl_fail(a->base.err, KVL_EINVAL, "--task %s: more than %d tasks", name,
                         KVL_TABLES_TASKS);
-    a->task[a->n_tasks++] = name;
+    a->want.task[a->want.n_tasks++] = name;
     return KVL_OK;
 }
 
@@ -96,14 +96,14 @@ static error_t tables_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT: state->child_inputs[0] = &a->model; break;
     case 't': rc = tables_task(a, arg); break;
-    case 'o': a->out = arg; break;
-    case TABLES_KEY_BUDGET: a->budget = arg; break;
+    case 'o': a->want.out = arg; break;
+    case TABLES_KEY_BUDGET: a->want.budget = arg; break;
     case TABLES_KEY_LENGTH: rc = tables_lengths(a, arg); break;
-    case TABLES_KEY_CONTEXTS: rc = tables_count(a, "--contexts", arg, 1, &a->contexts); break;
+    case TABLES_KEY_CONTEXTS: rc = tables_count(a, "--contexts", arg, 1, &a->want.contexts); break;
     case TABLES_KEY_TASK_PLUGIN:
         rc = kvl_registry_task_plugin(a->model.registry, arg, a->base.err);
         break;
-    case TABLES_KEY_SEED: rc = tables_number(a, "--seed", arg, 0, INT64_MAX, &a->seed); break;
+    case TABLES_KEY_SEED: rc = tables_number(a, "--seed", arg, 0, INT64_MAX, &a->want.seed); break;
     case ARGP_KEY_ARG: rc = tables_word(a, arg); break;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -135,7 +135,7 @@ static int tables_words(struct kvl_tables_args *a)
     if (a->n_words + given > 2)
         return kvl_fail(a->base.err, KVL_EINVAL, "\"%s\": want a model, or a method and a model",
                         a->word[1]);
-    if (a->n_words + given == 2) a->policy = a->word[0];
+    if (a->n_words + given == 2) a->want.policy = a->word[0];
     if (!given && a->n_words > 0) a->model.model = a->word[a->n_words - 1];
     return KVL_OK;
 }
@@ -145,11 +145,13 @@ static void tables_defaults(struct kvl_tables_args *a)
 {
     static const int32_t lengths[] = { 1024, 2048, 4096 };
     const int32_t n_default = sizeof tables_default / sizeof tables_default[0];
-    int32_t n_lengths = a->policy ? 1 : (int32_t)(sizeof lengths / sizeof lengths[0]);
-    for (int32_t i = 0; a->n_tasks == 0 && i < n_default; i++) a->task[i] = tables_default[i];
-    for (int32_t i = 0; a->n_lengths == 0 && i < n_lengths; i++) a->length[i] = lengths[i];
-    if (a->n_tasks == 0) a->n_tasks = n_default;
-    if (a->n_lengths == 0) a->n_lengths = n_lengths;
+    int32_t n_lengths = a->want.policy ? 1 : (int32_t)(sizeof lengths / sizeof lengths[0]);
+    for (int32_t i = 0; a->want.n_tasks == 0 && i < n_default; i++)
+        a->want.task[i] = tables_default[i];
+    for (int32_t i = 0; a->want.n_lengths == 0 && i < n_lengths; i++)
+        a->want.length[i] = lengths[i];
+    if (a->want.n_tasks == 0) a->want.n_tasks = n_default;
+    if (a->want.n_lengths == 0) a->want.n_lengths = n_lengths;
 }
 
 int kvl_tables_args_settle(struct kvl_tables_args *a)

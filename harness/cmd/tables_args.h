@@ -3,16 +3,14 @@
 #define KVL_TABLES_ARGS_H
 
 #include "args.h"
-
-enum { KVL_TABLES_TASKS = 16, KVL_TABLES_LENGTHS = 8 };
+#include "tables_made.h"
 
 struct kvl_tables_args {
     struct kvl_args base;
     struct kvl_model_args model;
-    const char *word[2], *policy, *budget, *out,
-        *task[KVL_TABLES_TASKS]; /* policy NULL: of the model */
-    int32_t n_words, n_tasks, length[KVL_TABLES_LENGTHS], n_lengths, contexts;
-    int64_t seed;
+    const char *word[2];
+    int32_t n_words;
+    struct kvl_tables_want want;
 };
 
 extern const struct argp kvl_tables_argp;

@@ -2,7 +2,7 @@
 #include "args.h"
 
 #include "machine.h"
-#include "model_room.h"
+#include "model_fits.h"
 #include "registry.h"
 
 #include <ctype.h>
@@ -140,7 +140,7 @@ static const struct argp_option model_options[] = {
     { "model", 'm', "FILE", 0, "GGUF file, or folder with config.json and *.safetensors", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0,
-      "element type of the KV store: f16, bf16, f32 or q8_0", 0 },
+      "what keys and values are stored as (kvlab list): f16, q8_0 ..., or keys/values", 0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
       "how prefill multiplies: f32 (weights in blocks by 15-bit integers with AVX2), bf16 "
       "(rounded, about twice as fast where the processor "
@@ -246,18 +246,10 @@ const struct argp kvl_model_argp = { .options = plugin_options,
 
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err)
 {
-    for (int i = 0; i <= KVL_KV_Q8_0; i++) {
-        if (strcmp(text ? text : "f16", kvl_kv_type_name((enum kvl_kv_type)i)) != 0) continue;
-        *out = (enum kvl_kv_type)i;
-        return KVL_OK;
-    }
-    return kvl_fail(err, KVL_EINVAL, "--kv-type: \"%s\": want f16, bf16, f32 or q8_0", text);
-}
-
-const char *kvl_kv_type_name(enum kvl_kv_type type)
-{
-    static const char *const names[] = { "f32", "f16", "bf16", "q8_0" };
-    return names[type];
+    if (kvl_kv_find(text ? text : "f16", out)) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL,
+                    "--kv-type: \"%s\": want one of %s, or two, keys/values: q8_0/q4_0", text,
+                    kvl_kv_list());
 }
 
 /* By enum kvl_prefill_type. */
@@ -373,6 +365,15 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     KVL_TRY(kvl_window_parse(a->window, &off, err));
     KVL_TRY(kvl_model_fits(a->model, a->device, err));
     return kvl_model_open_told(a->model, off, out, err);
+}
+
+int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc *desc,
+                          struct kvl_err *err)
+{
+    desc->allow_overlong = a->allow_overlong;
+    KVL_TRY(kvl_kv_type_parse(a->kv_type, &desc->kv_type, err));
+    KVL_TRY(kvl_prefill_type_parse(a->prefill_type, &desc->prefill_type, err));
+    return kvl_prefill_kv_parse(a->prefill_kv, &desc->prefill_kv_host, err);
 }
 
 /* ---- lists of ids ---------------------------------------------------------------------------- */

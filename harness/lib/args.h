@@ -54,7 +54,6 @@ extern const struct argp kvl_model_argp, kvl_full_argp;
 
 /* "f32", "bf16", "q8_0" or "f16" (NULL = f16). */
 int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *err);
-const char *kvl_kv_type_name(enum kvl_kv_type type);
 
 /* "f32" (NULL), "bf16" or "blas". */
 int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct kvl_err *err);
@@ -82,6 +81,10 @@ int kvl_model_fits(const char *path, const char *device, struct kvl_err *err);
  * *device may be opened again: it is one and the same. */
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
                         struct kvl_model **out, struct kvl_err *err);
+
+/* What these options say of an engine: its types, where a prefill leaves keys and values, overlong prompts. */
+int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc *desc,
+                          struct kvl_err *err);
 
 /* kvl_model_open_desc, and a line on standard error where tables beside the model are not used. */
 int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **out,

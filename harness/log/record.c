@@ -1,8 +1,6 @@
 /* Records as JSON. */
 #include "record.h"
 
-#include "kvl/utf8.h"
-
 #include "args.h"
 #include "build.h"
 #include "log.h"
@@ -11,80 +9,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { RECORD_DIGITS = 15 }; /* of a number in the log, see kvl_log_append */
-
-/* ---- values ---------------------------------------------------------------------------------- */
-
-/* Rounded to the digits that the log writes, so that a sample that was read back is the sample that
- * was measured: a resumed sweep has the means of an uninterrupted one, to the last digit. */
-json_t *kvl_record_real(double v)
-{
-    char text[40];
-    double rounded = v;
-    if (!isfinite(v)) return json_null();
-    snprintf(text, sizeof text, "%.*g", RECORD_DIGITS, v);
-    return json_real(kvl_parse_f64(text, &rounded) == KVL_OK ? rounded : v);
-}
-
-json_t *kvl_record_ns(double ns)
-{
-    return isfinite(ns) ? json_integer((json_int_t)ns) : json_null();
-}
-
-/* JSON holds UTF-8 only: other bytes become U+FFFD, the ids beside the text tell them apart. */
-json_t *kvl_record_text(const char *s, size_t n)
-{
-    struct kvl_buf clean = { 0 };
-    int rc = kvl_buf_adds(&clean, "");
-    for (size_t i = 0; i < n && rc == KVL_OK;) {
-        size_t len = kvl_utf8_len(s + i, n - i);
-        rc = len ? kvl_buf_add(&clean, s + i, len) : kvl_buf_adds(&clean, "\xef\xbf\xbd");
-        i += len ? len : 1;
-    }
-    json_t *text = rc == KVL_OK ? json_stringn(clean.data, clean.len) : NULL;
-    kvl_buf_free(&clean);
-    return text;
-}
-
-json_t *kvl_record_path_text(const char *s)
-{
-    return s ? kvl_record_text(s, strlen(s)) : json_null();
-}
-
-json_t *kvl_record_hex(uint64_t v)
-{
-    char text[17];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)v);
-    return json_string(text);
-}
-
-double kvl_record_per(double sum, double n)
-{
-    return n > 0.0 ? sum / n : KVL_NAN;
-}
-
-json_t *kvl_record_add(json_t *o, json_t *more)
-{
-    if (o && more && json_object_update(o, more) == 0) {
-        json_decref(more);
-        return o;
-    }
-    json_decref(o);
-    json_decref(more);
-    return NULL;
-}
-
-void kvl_record_put(json_t **r, const char *name, const char *type, json_t *value)
-{
-    if (!value && strstr(type, "absent")) return;
-    if (strcmp(type, "group") == 0) {
-        *r = kvl_record_add(*r, value);
-    } else if (json_object_set_new(*r, name, value) != 0) {
-        json_decref(*r);
-        *r = NULL;
-    }
-}
 
 json_t *kvl_record_start(const char *kind, const char *run)
 {
@@ -107,10 +31,7 @@ static json_t *record_argv(const struct kvl_run_info *info)
 {
     json_t *argv = json_array();
     for (int i = 0; i < info->argc; i++)
-        if (json_array_append_new(argv, kvl_record_path_text(info->argv[i])) != 0) {
-            json_decref(argv);
-            return NULL;
-        }
+        kvl_record_item(&argv, kvl_record_path_text(info->argv[i]));
     return argv;
 }
 
@@ -164,10 +85,7 @@ static json_t *code_points(const struct kvl_points *p)
     json_t *o = json_object();
     for (size_t i = 0; i < p->n; i++) {
         const char *name = p->v[i].task ? p->v[i].task->name : p->v[i].policy->name;
-        if (json_object_set_new(o, name, kvl_record_hex(p->v[i].code)) != 0) {
-            json_decref(o);
-            return NULL;
-        }
+        kvl_record_put(&o, name, "string", kvl_record_hex(p->v[i].code));
     }
     return o;
 }
@@ -194,7 +112,7 @@ static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
     return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
-                     kvl_kv_type_name(info->store->type), "prefill_type",
+                     kvl_kv_name(info->store->type).text, "prefill_type",
                      kvl_prefill_type_name(s->prefill_type), "prefill_kv",
                      kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
                      "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
@@ -226,11 +144,7 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
 static json_t *record_ids(const struct kvl_ask *a)
 {
     json_t *ids = json_array();
-    for (int32_t i = 0; i < a->n_id; i++)
-        if (json_array_append_new(ids, json_integer(a->id[i])) != 0) {
-            json_decref(ids);
-            return NULL;
-        }
+    for (int32_t i = 0; i < a->n_id; i++) kvl_record_item(&ids, json_integer(a->id[i]));
     return ids;
 }
 
@@ -242,11 +156,8 @@ static json_t *record_lanes(const struct kvl_recall *r)
     for (int32_t l = 0; l < r->n_layers; l++) {
         json_t *heads = json_array();
         for (int32_t h = 0; h < r->n_kv_heads; h++)
-            json_array_append_new(heads, json_real(r->lane[l * r->n_kv_heads + h] / r->n_steps));
-        if (json_array_append_new(layers, heads) != 0) {
-            json_decref(layers);
-            return NULL;
-        }
+            kvl_record_item(&heads, json_real(r->lane[l * r->n_kv_heads + h] / r->n_steps));
+        kvl_record_item(&layers, heads);
     }
     return layers;
 }
@@ -257,10 +168,7 @@ static json_t *record_subs(const struct kvl_outcome *o)
     if (o->n_sub == 0) return json_null();
     json_t *subs = json_object();
     for (int32_t i = 0; i < o->n_sub; i++)
-        if (json_object_set_new(subs, o->sub[i].name, kvl_record_real(o->sub[i].value)) != 0) {
-            json_decref(subs);
-            return NULL;
-        }
+        kvl_record_put(&subs, o->sub[i].name, "number", kvl_record_real(o->sub[i].value));
     return subs;
 }
 
@@ -345,9 +253,8 @@ json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct
         json_pack("{s:o, s:o, s:s, s:o, s:o}", "prediction", kvl_record_text(text->data, text->len),
                   "ids", record_ids(ask), "stop", ask->end ? "end" : "length", "official",
                   kvl_record_real(o->official), "strict", kvl_record_real(o->strict));
-    if (all && one && json_array_append_new(all, one) == 0) return all;
-    json_decref(all);
-    return NULL;
+    kvl_record_item(&all, one);
+    return all;
 }
 
 /* Of all answers. */
@@ -429,10 +336,7 @@ static json_t *speed_steps(const struct kvl_timing *t)
 {
     json_t *steps = json_array();
     for (int32_t i = 0; i < t->n_steps; i++)
-        if (json_array_append_new(steps, json_integer((json_int_t)t->step_ns[i])) != 0) {
-            json_decref(steps);
-            return NULL;
-        }
+        kvl_record_item(&steps, json_integer((json_int_t)t->step_ns[i]));
     return steps;
 }
 

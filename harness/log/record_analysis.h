@@ -1,10 +1,8 @@
-/* record_analysis.h - analyses as records, and records of analyses as text. */
+/* record_analysis.h - analyses as records. */
 #ifndef KVL_RECORD_ANALYSIS_H
 #define KVL_RECORD_ANALYSIS_H
 
 #include "record.h"
-
-#include <stdio.h>
 
 enum { KVL_ANALYSIS_NEXT = 8 };
 
@@ -26,8 +24,5 @@ int kvl_analysis_id(const struct kvl_analysis_want *want, const struct kvl_analy
 /* A new reference, or NULL when memory is short or no filter layers are possible (`err` tells). */
 json_t *kvl_record_analysis(const char *run, const struct kvl_analysis *a,
                             const struct kvl_analysis_info *info, struct kvl_err *err);
-
-/* Prints an analysis record as tables.  KVL_ENOMEM. */
-int kvl_report_analysis(const json_t *record, FILE *out, struct kvl_err *err);
 
 #endif

@@ -9,25 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int kvl_record_column_create(const struct kvl_sweep *s, const struct kvl_point *task,
-                             int32_t questions, struct kvl_record_column *out)
-{
-    size_t n = (size_t)s->contexts * (size_t)questions;
-    *out = (struct kvl_record_column){ .value = kvl_alloc(n, sizeof(double)),
-                                       .context = kvl_alloc(n, sizeof(int64_t)),
-                                       .text = kvl_alloc((size_t)s->contexts, sizeof(int32_t)) };
-    if (!out->value || !out->context || !out->text) return KVL_ENOMEM;
-    for (int32_t i = 0; i < s->contexts; i++) out->text[i] = kvl_point_text(s, task, i);
-    return KVL_OK;
-}
-
-void kvl_record_column_free(struct kvl_record_column *c)
-{
-    kvl_free(c->value);
-    kvl_free(c->context);
-    kvl_free(c->text);
-}
-
 /* The outcomes of a cell, and what they add up to. */
 struct cell_sum {
     const struct kvl_sweep *s;
@@ -85,16 +66,6 @@ static json_t *cell_score(struct cell_sum *x, size_t off)
                      kvl_record_real(column_mean(c)), "lo", kvl_record_real(w.lo), "hi",
                      kvl_record_real(w.hi), "n_eff", n_eff, "between", kvl_record_real(s.between),
                      "simple", kvl_record_real(s.simple));
-}
-
-json_t *kvl_record_interval(const struct kvl_record_column *c, struct kvl_range range,
-                            const char *id)
-{
-    struct kvl_interval b;
-    uint64_t seed = kvl_point_number(id);
-    if (kvl_mean_interval(c->value, c->context, c->n, range, seed, &b) != KVL_OK) return NULL;
-    return json_pack("{s:o, s:o, s:o}", "mean", kvl_record_real(b.mean), "lo",
-                     kvl_record_real(b.lo), "hi", kvl_record_real(b.hi));
 }
 
 static json_t *cell_interval(struct cell_sum *x, size_t off)

@@ -53,8 +53,8 @@ int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)
     for (size_t i = 0; i < w->n_groups; i++)
         if (w->group[i].mine && !w->group[i].speed)
             longest = KVL_MAX(longest, w->group[i].length + JOBS_TAIL_TOK);
-    int64_t slot = (int64_t)s->n_kv_heads * (w->raw_keys ? 3 : 2) *
-                   (int64_t)kvl_kv_bytes(w->sweep->kv_type, (size_t)s->head_dim);
+    int64_t slot = (int64_t)s->n_kv_heads *
+                   (int64_t)kvl_kv_slot_bytes(w->sweep->kv_type, s->head_dim, w->raw_keys);
     int64_t n_slots = 0; /* of all layers */
     for (int32_t l = 0; l < s->n_layers; l++) {
         bool local = s->window && s->window[l] > 0 && s->window[l] < longest;

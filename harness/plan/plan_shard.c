@@ -211,7 +211,7 @@ static void plan_print_cell(const struct kvl_cell *c)
         printf("%s%s\n", kvl_planned_own_prefill(c->planned) ? "own prefill  " : "",
                kvl_planned_options(c->planned));
     else
-        printf("refused: %s\n", c->refused.msg);
+        printf("refused: %s\n", c->refused->msg);
 }
 
 static void plan_print_group(const struct kvl_work *w, const struct kvl_group *g, const bool *left,

@@ -80,11 +80,16 @@ void kvl_prompt_close(struct kvl_prompt *p)
 
 /* ---- conversations --------------------------------------------------------------------------- */
 
-/* Bytes of the question that the user asks; the rest is the answer prefix. */
+/* Bytes of a question's text that the user asks; the rest is the answer prefix. */
+static size_t asked_of(const struct kvl_question *q, const char *text)
+{
+    size_t len = strlen(text);
+    return len - KVL_MIN(q->n_prefix, len);
+}
+
 static size_t prompt_asked(const struct kvl_question *q)
 {
-    size_t len = strlen(q->text);
-    return len - KVL_MIN(q->n_prefix, len);
+    return asked_of(q, q->text);
 }
 
 /* The answer prefix, without the white space that parts it from the question. */
@@ -98,24 +103,24 @@ static const char *prompt_prefix(const struct kvl_question *q)
 static int add_user(const struct kvl_sample *s, const struct kvl_question *q, bool first,
                     struct kvl_buf *out)
 {
-    const char *text = q->text;
-    size_t len = prompt_asked(q), blank = kvl_chat_blanks(text, len);
     KVL_TRY(kvl_buf_adds(out, first ? s->context : ""));
+    if (first) return kvl_buf_add(out, q->text, prompt_asked(q));
+    if (q->turn) return kvl_buf_add(out, q->turn, asked_of(q, q->turn));
     /* White space that parts a question from what stands before it is no part of a turn of its own. */
-    if (!first) {
-        text += blank;
-        len -= blank;
-    }
-    return kvl_buf_add(out, text, len);
+    size_t len = prompt_asked(q), blank = kvl_chat_blanks(q->text, len);
+    return kvl_buf_add(out, q->text + blank, len - blank);
 }
 
-/* What the model says; without a prefix, less the space that parts an answer from its question. */
+/* What the model says; without a prefix, less the space that parts an answer from its question, which ends with none
+ * then. */
 static int add_answer(const struct kvl_question *q, bool whole, struct kvl_buf *out)
 {
     const char *said = q->said ? q->said : q->answer;
     const char *prefix = prompt_prefix(q), *answer = whole ? said : "";
+    size_t asked = prompt_asked(q);
+    bool parted = !q->said && !*prefix && kvl_chat_trimmed(q->text, asked) == asked;
     KVL_TRY(kvl_buf_adds(out, prefix));
-    return kvl_buf_adds(out, answer + (!*prefix && *answer == ' '));
+    return kvl_buf_adds(out, answer + (parted && *answer == ' '));
 }
 
 /* Questions `from` to `last` of a sample, each but the last answered, as turns whose texts are in `text`. */

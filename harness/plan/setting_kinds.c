@@ -127,6 +127,45 @@ static int device_value(KVL_SETTING_VALUE)
 
 const struct kvl_setting_kind kvl_kind_device = { device_read, device_value, false };
 
+static int kv_part_read(struct kvl_yaml *y, yaml_node_t *v, const char *key, void *user)
+{
+    const char *text;
+    enum kvl_kv_type *type = user;
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    type += key[strlen(key) - 1] == 'v';
+    if (kvl_kv_find(text, type) && kvl_kv_facts(*type)) return KVL_OK;
+    return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want one of %s", text,
+                         kvl_kv_list());
+}
+
+/* One for both, or keys and values apart: {k: q8_0, v: q4_0}, and in one word q8_0/q4_0. */
+static int kv_type_read(KVL_SETTING_READ)
+{
+    static const struct kvl_yaml_key keys[] = { { "k", kv_part_read, false },
+                                                { "v", kv_part_read, false } };
+    enum kvl_kv_type *out = at, part[] = { *out, *out };
+    const char *text;
+    (void)row;
+    (void)to;
+    if (v->type == YAML_MAPPING_NODE) {
+        KVL_TRY(kvl_yaml_walk(y, v, "kv_type.", keys, 2, part));
+        *out = kvl_kv_pair(part[0], part[1]);
+        return KVL_OK;
+    }
+    KVL_TRY(kvl_yaml_text(y, v, key, &text));
+    if (kvl_kv_find(text, out)) return KVL_OK;
+    return kvl_yaml_fail(y, v, key, "\"%s\" is no element type, want one of %s, or {k: .., v: ..}",
+                         text, kvl_kv_list());
+}
+
+static int kv_type_value(KVL_SETTING_VALUE)
+{
+    (void)row;
+    return kvl_buf_adds(b, kvl_kv_name(*(const enum kvl_kv_type *)at).text);
+}
+
+const struct kvl_setting_kind kvl_kind_kv_type = { kv_type_read, kv_type_value, false };
+
 /* ---- texts ----------------------------------------------------------------------------------- */
 
 int kvl_text_quote(struct kvl_buf *b, const char *s)

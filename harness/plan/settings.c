@@ -84,6 +84,8 @@ static void setting_default(const struct kvl_setting *row, char *at)
         *(unsigned *)(void *)at = KVL_ANALYZE_ALL;
     else if (row->kind == &kvl_kind_device)
         *(const char **)(void *)at = o->def;
+    else if (row->kind == &kvl_kind_kv_type)
+        (void)kvl_kv_find(o->def, (enum kvl_kv_type *)(void *)at);
     if (row->kind != &kvl_kind_choice) return;
     while (strcmp(o->choices[i], o->def) != 0) i++;
     if (o->type == KVL_OPT_BOOL)

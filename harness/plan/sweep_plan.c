@@ -1,10 +1,11 @@
 /* From axes to cells. */
 #include "sweep_plan.h"
 
-#include "apart.h"
 #include "cell_key.h"
-#include "guard.h"
+#include "child.h"
+#include "crash_line.h"
 #include "machine.h"
+#include "plans.h"
 #include "policy_spec.h"
 
 #include "kvl/fpenv.h"
@@ -38,7 +39,9 @@ static int plan_name(const struct plan *p, struct kvl_cell *c)
         kvl_buf_free(&b);
         return plan_memory(p->err);
     }
-    c->key = b.data;
+    /* Without the room that it grew in: there may be very many. */
+    c->key = realloc(b.data, b.len + 1);
+    if (!c->key) c->key = b.data;
     kvl_cell_id(c->key, c->id);
     return KVL_OK;
 }
@@ -54,7 +57,7 @@ static int plan_order(const void *a, const void *b, void *cells)
 
 static void plan_free_cell(struct kvl_cell *c)
 {
-    kvl_planned_destroy(c->planned);
+    kvl_free(c->refused);
     kvl_free(c->key);
 }
 
@@ -114,21 +117,29 @@ static size_t plan_n_cells(const struct plan *p)
 }
 
 /* A text that is read from its first token on is read by the method itself where it can. */
-static int plan_create(const struct plan *p, struct kvl_cell *c)
+static struct kvl_plan_for plan_for(const struct kvl_cell *c)
 {
     const struct kvl_reading *r = c->speed ? NULL : kvl_point_reading(c->task);
-    bool own = c->policy->own;
-    if (r && r->mode != KVL_READ_PREFILL) own |= c->policy->policy->prefill != KVL_PREFILL_SHARED;
-    int32_t context = r ? kvl_reading_before(r, c->length) : c->length;
-    return (own ? kvl_planned_create_own : kvl_planned_create)(
-        c->policy->policy, kvl_model_shape(p->w->model), c->policy->options, c->budget_tok, context,
-        &c->planned, &c->refused);
+    struct kvl_plan_for f = { .policy = c->policy,
+                              .budget_tok = c->budget_tok,
+                              .context_tok = r ? kvl_reading_before(r, c->length) : c->length,
+                              .own = c->policy->own };
+    if (r && r->mode != KVL_READ_PREFILL) f.own |= c->policy->policy->prefill != KVL_PREFILL_SHARED;
+    return f;
 }
 
-/* A cell whose policy is asked for its plan, to know that it answers. */
+static int plan_create(const struct plan *p, const struct kvl_plan_for *f, struct kvl_planned **out,
+                       struct kvl_err *err)
+{
+    return (f->own ? kvl_planned_create_own : kvl_planned_create)(
+        f->policy->policy, kvl_model_shape(p->w->model), f->policy->options, f->budget_tok,
+        f->context_tok, out, err);
+}
+
+/* A policy is asked for a plan, to know that it answers. */
 struct asked {
     const struct plan *p;
-    const struct kvl_cell *c;
+    const struct kvl_plan_for *of;
 };
 
 /* A plan is arithmetic on a few numbers; a context of a million tokens takes seconds. */
@@ -143,65 +154,72 @@ static double plan_limit_s(const struct kvl_sweep *s, double most)
 static int plan_ask(const void *user, void *out, struct kvl_err *err)
 {
     const struct asked *a = user;
-    struct kvl_cell c = *a->c;
+    struct kvl_planned *planned = NULL;
     (void)out;
-    int rc = plan_create(a->p, &c);
-    *err = c.refused;
+    int rc = plan_create(a->p, a->of, &planned, err);
+    kvl_planned_destroy(planned);
     return rc;
-}
-
-/* Whether the policy made the same plan for a cell before. */
-static bool plan_asked(const struct plan *p, const struct kvl_cell *c)
-{
-    const struct kvl_cell *before = plan_cells(p);
-    for (size_t i = 0; i < plan_n_cells(p); i++)
-        if (before[i].planned && before[i].policy == c->policy && before[i].speed == c->speed &&
-            before[i].budget_tok == c->budget_tok && before[i].length == c->length &&
-            kvl_point_reading(before[i].task) == kvl_point_reading(c->task))
-            return true;
-    return false;
 }
 
 /* A policy of a plug-in is asked in a process of its own first, which it may crash; not once there are
  * threads, which do not survive a fork: it might wait for them. */
-static int plan_safely(const struct plan *p, struct kvl_cell *c)
+static int plan_safely(const struct plan *p, const struct kvl_plan_for *f, struct kvl_planned **out,
+                       struct kvl_err *err)
 {
     char who[96];
-    snprintf(who, sizeof who, "the plan of policy %s", c->policy->policy->name);
-    struct asked asked = { p, c };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
+    snprintf(who, sizeof who, "the plan of policy %s", f->policy->policy->name);
+    struct asked asked = { p, f };
+    struct kvl_child apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
     apart.limit_s = plan_limit_s(p->w->sweep, PLAN_POLICY_S);
-    if (c->policy->foreign && !plan_asked(p, c) && kvl_machine_threads() <= 1)
-        KVL_TRY(kvl_apart_run(&apart, &c->refused));
-    return plan_create(p, c);
+    if (f->policy->foreign && kvl_machine_threads() <= 1) KVL_TRY(kvl_child_run(&apart, err));
+    return plan_create(p, f, out, err);
+}
+
+/* The plan that an earlier cell had, or a new one. */
+static int plan_take(const struct plan *p, struct kvl_cell *c, struct kvl_err *err)
+{
+    struct kvl_plan_for f = plan_for(c);
+    struct kvl_planned *planned = NULL;
+    if ((c->planned = kvl_plans_find(p->w->plans, &f))) return KVL_OK;
+    kvl_guard_policy(c->policy->policy->name);
+    int rc = plan_safely(p, &f, &planned, err);
+    kvl_guard_policy(NULL);
+    if (rc == KVL_OK) rc = kvl_plans_add(p->w->plans, &f, planned, err);
+    if (rc == KVL_OK) c->planned = planned;
+    return rc;
+}
+
+static int plan_refused(struct kvl_cell *c, int rc, const struct kvl_err *why, struct kvl_err *err)
+{
+    c->planned = NULL;
+    if (!c->refused) c->refused = kvl_alloc(1, sizeof *c->refused);
+    if (!c->refused) return plan_memory(err);
+    *c->refused = *why;
+    c->refused->code = rc;
+    return KVL_OK;
 }
 
 /* Asks the policy; what it refuses becomes an error record, not a failure of the sweep. */
-static void plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_cell *c)
+static int plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_cell *c)
 {
     struct kvl_work *w = p->w;
-    kvl_guard_policy(c->policy->policy->name);
-    int rc = plan_safely(p, c);
-    kvl_guard_policy(NULL);
+    struct kvl_err why = { 0 };
+    int rc = plan_take(p, c, &why);
     if (rc == KVL_OK)
-        rc = kvl_observer_set_merge(&g->observers, kvl_planned_observers(c->planned), &c->refused);
-    if (rc != KVL_OK) {
-        kvl_planned_destroy(c->planned);
-        c->planned = NULL;
-        c->refused.code = rc;
-        return;
-    }
+        rc = kvl_observer_set_merge(&g->observers, kvl_planned_observers(c->planned), &why);
+    if (rc != KVL_OK) return plan_refused(c, rc, &why, p->err);
     w->raw_keys = w->raw_keys || kvl_planned_raw_keys(c->planned);
     w->window = KVL_MAX(w->window, kvl_planned_observers(c->planned)->window);
+    return KVL_OK;
 }
 
 static int plan_add_cell(struct plan *p, struct kvl_group *g, struct kvl_cell c)
 {
     c.device = p->w->sweep->device;
     c.chat = kvl_group_prompt(p->w, g)->name;
-    plan_policy(p, g, &c);
+    KVL_TRY(plan_policy(p, g, &c));
     if (kvl_buf_add(&p->cells, &c, sizeof c) != KVL_OK) {
-        kvl_planned_destroy(c.planned);
+        plan_free_cell(&c);
         return plan_memory(p->err);
     }
     g->n++;
@@ -372,18 +390,24 @@ static int plan_all(struct plan *p)
 
 /* ---- checks before anything runs ------------------------------------------------------------- */
 
+bool kvl_group_turns(const struct kvl_work *w, const struct kvl_group *g)
+{
+    bool turns = false;
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        turns |= w->cell[i].protocol == KVL_MULTI_TURN;
+    return turns;
+}
+
 /* Tokens that follow the context at most: questions and answers, or the steps of a timed run. */
 static int plan_tail_tok(const struct kvl_work *w, const struct kvl_group *g,
                          const struct kvl_sample *sample, int32_t *out, struct kvl_err *err)
 {
-    bool turns = false;
     *out = w->sweep->speed.warmup + w->sweep->speed.steps;
     if (g->speed) return KVL_OK;
-    for (size_t i = g->first; i < g->first + g->n; i++)
-        turns |= w->cell[i].protocol == KVL_MULTI_TURN;
     const struct kvl_prompt *prompt = kvl_group_prompt(w, g);
     bool around = g->task->source && g->task->source->around;
-    KVL_TRY(kvl_prompt_tail(prompt, sample, g->task->source != NULL, turns, out, err));
+    KVL_TRY(
+        kvl_prompt_tail(prompt, sample, g->task->source != NULL, kvl_group_turns(w, g), out, err));
     if (around) *out += g->length - kvl_prompt_room(prompt, g->length);
     return KVL_OK;
 }
@@ -429,13 +453,13 @@ static int plan_try(const void *user, void *out, struct kvl_err *err)
 }
 
 /* Its task broke its contract: error records, not a failure of the sweep. */
-static void plan_refuse(struct kvl_work *w, const struct kvl_group *g, const struct kvl_err *why)
+static int plan_refuse(struct kvl_work *w, const struct kvl_group *g, struct kvl_err *err)
 {
-    for (size_t i = g->first; i < g->first + g->n; i++) {
-        kvl_planned_destroy(w->cell[i].planned);
-        w->cell[i].planned = NULL;
-        w->cell[i].refused = *why;
-    }
+    struct kvl_err why = *err;
+    kvl_err_clear(err);
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        KVL_TRY(plan_refused(&w->cell[i], why.code, &why, err));
+    return KVL_OK;
 }
 
 /* Its task cannot make what is asked for: all such tasks are said together, each once. */
@@ -468,7 +492,7 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = {
+    struct kvl_child apart = {
         plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL, true, 0
     };
     apart.limit_s = plan_limit_s(w->sweep, PLAN_TASK_S);
@@ -477,12 +501,8 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
-    if (rc == KVL_ETASK) {
-        plan_refuse(w, g, p->err);
-        kvl_err_clear(p->err);
-        return KVL_OK;
-    }
+    int rc = g->task->foreign ? kvl_child_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
+    if (rc == KVL_ETASK) return plan_refuse(w, g, p->err);
     if (rc == KVL_EINVAL) return plan_cannot(p, g);
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");
     for (size_t i = g->first; i < g->first + g->n; i++) w->cell[i].chance = tried.chance;
@@ -535,6 +555,7 @@ int kvl_work_create(const struct kvl_sweep *sweep, struct kvl_model *model,
     w->sweep = sweep;
     w->model = model;
     int rc = plan_prompts(&p);
+    if (rc == KVL_OK) rc = kvl_plans_create(&w->plans, err);
     if (rc == KVL_OK) rc = plan_all(&p);
     w->cell = plan_cells(&p);
     w->n_cells = plan_n_cells(&p);
@@ -554,6 +575,7 @@ void kvl_work_destroy(struct kvl_work *w)
 {
     if (!w) return;
     for (size_t i = 0; i < w->n_cells; i++) plan_free_cell(&w->cell[i]);
+    kvl_plans_destroy(w->plans);
     kvl_prompt_close(&w->asks);
     kvl_prompt_close(&w->raw);
     kvl_free(w->cell);

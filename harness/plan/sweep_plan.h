@@ -1,4 +1,4 @@
-/* plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
+/* sweep_plan.h - the cells of a sweep: the product of its axes, in groups that share contexts.
  *
  * A cell's key is the canonical text of everything that may change its answers (for a speed cell:
  * its times), its code included; code.h makes its id of it.  The same sweep gives the same cells in the same order
@@ -19,13 +19,13 @@ struct kvl_cell {
     int32_t length;
     double depth; /* KVL_DEPTH_SPREAD or 0..1 */
     enum kvl_protocol protocol;
-    const char *budget;          /* as written; "-" = none */
-    int32_t budget_tok;          /* 0 = none */
-    struct kvl_planned *planned; /* NULL: refused */
-    struct kvl_err refused;      /* why */
-    double chance;               /* of its task (kvl/task.h); NAN: it has none */
-    const char *device;          /* the sweep's */
-    const char *chat;            /* template of its prompts; "none" */
+    const char *budget;                /* as written; "-" = none */
+    int32_t budget_tok;                /* 0 = none */
+    const struct kvl_planned *planned; /* of `plans`; NULL: refused */
+    struct kvl_err *refused;           /* why; NULL: it is not */
+    double chance;                     /* of its task (kvl/task.h); NAN: it has none */
+    const char *device;                /* the sweep's */
+    const char *chat;                  /* template of its prompts; "none" */
     bool speed;
     int32_t repeat; /* of a speed cell */
 };
@@ -48,6 +48,7 @@ struct kvl_shard {
     const char *from;     /* the flag or variable that said so; NULL: nothing did */
 };
 
+struct kvl_plans;
 /* Times want machines of one kind; accuracy may come from any. */
 enum kvl_only { KVL_ONLY_ALL, KVL_ONLY_ACCURACY, KVL_ONLY_SPEED };
 
@@ -57,6 +58,7 @@ struct kvl_work {
     struct kvl_prompt raw, asks; /* of what is read or timed, and of what is asked */
     struct kvl_cell *cell;
     size_t n_cells;
+    struct kvl_plans *plans; /* of its cells: one for all that would have the same */
     struct kvl_group *group;
     size_t n_groups;
     bool raw_keys;  /* what the engine must keep for any of the cells */
@@ -97,6 +99,8 @@ struct kvl_code kvl_cell_code(const struct kvl_sweep *s, const struct kvl_point 
 /* Seed of one context: the same in every sweep, whatever else that sweep holds. */
 uint64_t kvl_context_seed(const struct kvl_sweep *s, const struct kvl_point *task, int32_t length,
                           double depth, int32_t context);
+/* Whether any of its cells asks its questions in turns. */
+bool kvl_group_turns(const struct kvl_work *w, const struct kvl_group *g);
 /* What stands around its contexts. */
 const struct kvl_prompt *kvl_group_prompt(const struct kvl_work *w, const struct kvl_group *g);
 /* One context with its questions, the template before it. */

@@ -1,7 +1,7 @@
 /* Every figure, once. */
 #include "plot.h"
 
-#include "lanes.h"
+#include "lane_recall.h"
 
 static double x_read(const struct kvl_result *r)
 {
@@ -27,6 +27,19 @@ static struct kvl_interval y_recall(const struct kvl_result *r, bool strict)
 {
     (void)strict;
     return (struct kvl_interval){ r->recall, KVL_NAN, KVL_NAN };
+}
+
+/* Beside full attention on the same tokens of a text. */
+static struct kvl_interval y_kl(const struct kvl_result *r, bool strict)
+{
+    (void)strict;
+    return r->kl;
+}
+
+static struct kvl_interval y_top1(const struct kvl_result *r, bool strict)
+{
+    (void)strict;
+    return r->top1;
 }
 
 /* Of the ten tokens of largest weight, those that were read (reference passes); where every layer is
@@ -137,6 +150,30 @@ const struct kvl_figure kvl_figures[] = {
       .y_axis = KVL_AXIS_PERCENT,
       .x = x_read,
       .y = y_top10,
+      .build = kvl_chart_lines },
+    { .name = "kl_budget",
+      .title = "Next token against that of full attention",
+      .help = "KL to full attention on texts, over tokens read, a line per policy",
+      .x_label = "tokens read, mean over all layers (counted)",
+      .y_label = "KL to full attention, nats",
+      .columns = "read_tok kl_nats lo hi budget_tok n_texts n_errors",
+      .note = "; mean over tokens; bars: 95 %.",
+      .y_axis = KVL_AXIS_LOG,
+      .texts = true,
+      .x = x_read,
+      .y = y_kl,
+      .build = kvl_chart_lines },
+    { .name = "top1_budget",
+      .title = "Same best next token as full attention",
+      .help = "top-1 agreement with full attention on texts, over tokens read",
+      .x_label = "tokens read, mean over all layers (counted)",
+      .y_label = "same best next token, %",
+      .columns = "read_tok top1_pct lo hi budget_tok n_texts n_errors",
+      .note = "; bars: 95 %.",
+      .y_axis = KVL_AXIS_PERCENT,
+      .texts = true,
+      .x = x_read,
+      .y = y_top1,
       .build = kvl_chart_lines },
     { .name = "mass_layer",
       .title = "Tokens that hold 90, 95, 99 % of the attention",

@@ -162,6 +162,32 @@ static int errors_text(const struct kvl_results *r, struct kvl_buf *foot)
     return KVL_OK;
 }
 
+/* How many questions or texts there are: of points that differ, from the fewest on; what is not finished says so. */
+static int subtitle_n(const struct kvl_plot_layout *l, const char *bars, struct kvl_buf *t)
+{
+    double n[2] = { INFINITY, 0 }, contexts[2] = { INFINITY, 0 };
+    const struct kvl_result *some = NULL;
+    bool unfinished = false;
+    for (size_t i = 0; i < l->n; i++) {
+        const struct kvl_result *x = l->x[i];
+        if (!(x->n > 0)) continue;
+        some = x;
+        unfinished |= !isnan(x->n_planned);
+        n[0] = fmin(n[0], x->n), n[1] = fmax(n[1], x->n);
+        contexts[0] = fmin(contexts[0], x->n_contexts);
+        contexts[1] = fmax(contexts[1], x->n_contexts);
+    }
+    if (!some) return KVL_OK;
+    bool range = n[0] < n[1];
+    if (range) KVL_TRY(kvl_buf_printf(t, "%.0f to ", n[0]));
+    KVL_TRY(kvl_buf_printf(t, "%.0f %s", n[1], some->is_text ? "texts" : "questions"));
+    if (!some->is_text && contexts[0] < contexts[1])
+        KVL_TRY(kvl_buf_printf(t, " in %.0f to %.0f contexts", contexts[0], contexts[1]));
+    else if (!some->is_text)
+        KVL_TRY(kvl_buf_printf(t, " in %.0f contexts", contexts[1]));
+    return kvl_buf_printf(t, " per point%s%s", unfinished ? ", not finished" : "", bars);
+}
+
 void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results *r, bool speed,
                        const char *bars, struct kvl_chart *c)
 {
@@ -174,9 +200,8 @@ void kvl_plot_subtitle(const struct kvl_plot_layout *l, const struct kvl_results
         rc |= kvl_buf_printf(t, "%s, %.0f threads.  ", kvl_plot_machine(r, x->host), x->threads);
     if (x && speed)
         rc |= kvl_buf_adds(t, bars);
-    else if (x && x->n > 0)
-        rc |= kvl_buf_printf(t, "%.0f questions in %.0f contexts per point%s", x->n, x->n_contexts,
-                             bars);
+    else
+        rc |= subtitle_n(l, bars, t);
     if (c->n_failed)
         rc |= kvl_buf_printf(t, "  %zu sample%s failed.", c->n_failed, c->n_failed == 1 ? "" : "s");
     rc |= errors_text(r, &c->foot);

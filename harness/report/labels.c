@@ -254,6 +254,24 @@ static bool task_option_shown(const char *task, const char *option, const char *
     return !option_has(defaults, option, n);
 }
 
+/* An option as the label has it: of a file its name, not where it lies. */
+static int task_option_add(const char *task, const char *option, size_t n, const char *before,
+                           struct kvl_buf *out)
+{
+    const struct kvl_task *t = kvl_builtin_task(task);
+    const char *value = memchr(option, '=', n);
+    size_t name = value ? (size_t)(value - option) : 0;
+    for (const struct kvl_opt *o = t ? t->opts : NULL; value && o && o->name; o++) {
+        if (o->type != KVL_OPT_PATH || strlen(o->name) != name) continue;
+        if (memcmp(option, o->name, name) != 0) continue;
+        const char *file = option + n;
+        while (file > value + 1 && file[-1] != '/') file--;
+        return kvl_buf_printf(out, "%s%.*s=%.*s", before, (int)name, option,
+                              (int)(option + n - file), file);
+    }
+    return kvl_buf_printf(out, "%s%.*s", before, (int)n, option);
+}
+
 static int task_label_build(struct kvl_result *x)
 {
     struct kvl_buf b = { 0 }, defaults = { 0 };
@@ -263,7 +281,7 @@ static int task_label_build(struct kvl_result *x)
     for (const char *o = x->task_options; rc == KVL_OK && (o = option_next(o, &end));
          o = end + (*end == ',')) {
         if (!task_option_shown(x->task, o, defaults.data, (size_t)(end - o))) continue;
-        rc = kvl_buf_printf(&b, "%s%.*s", n++ ? "," : "(", (int)(end - o), o);
+        rc = task_option_add(x->task, o, (size_t)(end - o), n++ ? "," : "(", &b);
     }
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
     if (rc == KVL_OK && kvl_report_unofficial(x)) rc = kvl_buf_adds(&b, " [not official]");

@@ -40,6 +40,8 @@ int kvl_report_detail(const struct kvl_results *r, enum kvl_detail what, enum kv
 /* What the methods of a block count themselves: a table per label, names by budgets.  x [n]. */
 int kvl_report_method(const struct kvl_result *x, size_t n, enum kvl_table_form form, FILE *out,
                       struct kvl_err *err);
+/* An analysis record as tables.  KVL_ENOMEM. */
+int kvl_report_analysis(const json_t *record, FILE *out, struct kvl_err *err);
 /* What methods say of themselves: each line once per model and label. */
 void kvl_report_method_notes(const struct kvl_results *r, FILE *out);
 /* What a star means, where there is one. */

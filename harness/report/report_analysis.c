@@ -1,5 +1,6 @@
 /* Records of analyses as tables. */
 #include "record_analysis.h"
+#include "report.h"
 
 #include "results.h"
 #include "text_table.h"

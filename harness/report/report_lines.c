@@ -94,3 +94,42 @@ void kvl_report_stale(const struct kvl_results *r, enum kvl_table_form form, FIL
     kvl_show(out, kvl_table_medium(form), kvl_json_text(r->newest_run, "kvlab.git"));
     fprintf(out, "): %zu.\n", n);
 }
+
+const struct kvl_result *kvl_report_dense(const struct kvl_result *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (x[i].bound == KVL_BOUND_FULL && !isnan(x[i].kv_read)) return &x[i];
+    return NULL;
+}
+
+static double bytes_read(const struct kvl_result *x)
+{
+    return x->kv_read + (x->index_read > 0 ? x->index_read : 0);
+}
+
+bool kvl_report_reads_more(const struct kvl_result *x, const struct kvl_result *full)
+{
+    return full && x->index_read > 0 && bytes_read(x) > bytes_read(full);
+}
+
+void kvl_report_index(struct kvl_table *t, const struct kvl_result *x,
+                      const struct kvl_result *full)
+{
+    if (!(x->index_read > 0))
+        kvl_table_add(t, "-");
+    else
+        kvl_table_add(t, "%s%s", kvl_bytes_text(x->index_read).s,
+                      kvl_report_reads_more(x, full) ? " !" : "");
+}
+
+/* Where a row of a block has the mark. */
+void kvl_report_more(const struct kvl_result *x, size_t n, FILE *out)
+{
+    const struct kvl_result *full = kvl_report_dense(x, n);
+    for (size_t i = 0; i < n; i++)
+        if (kvl_report_reads_more(&x[i], full)) {
+            fprintf(out, "  ! reads more a token than full attention, which reads %s\n",
+                    kvl_bytes_text(full->kv_read).s);
+            return;
+        }
+}

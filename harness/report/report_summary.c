@@ -53,6 +53,20 @@ static void summary_lengths(const struct kvl_summary *s, const struct kvl_result
         fprintf(out, "%.0f tokens\n", min);
 }
 
+/* Of a column whose cells are not finished. */
+static void summary_unfinished(const struct kvl_summary *s, size_t column, const char *mark,
+                               FILE *out)
+{
+    double n = 0, planned = 0;
+    for (size_t i = 0; i < s->n; i++) {
+        const struct kvl_result *x = s->cell[i];
+        if (!kvl_summary_has(s, column, x)) continue;
+        n += x->n;
+        planned += isnan(x->n_planned) ? x->n : x->n_planned;
+    }
+    if (n < planned) fprintf(out, "%s     not finished: %.0f of %.0f answers\n", mark, n, planned);
+}
+
 /* Columns whose task full attention itself fails, all their lengths together. */
 static void summary_full(const struct kvl_summary *s, size_t n_columns, const char *const *letters,
                          FILE *out)
@@ -102,6 +116,7 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
         }
         fputs(*x->sampling ? "drawn, " : "", out);
         summary_lengths(s, x, out);
+        summary_unfinished(s, c, mark, out);
     }
     if (form != KVL_TABLE_LATEX) summary_full(s, n, letters, out);
     if (s->n_columns > n && form != KVL_TABLE_LATEX)

@@ -2,7 +2,7 @@
 #include "results_parts.h"
 
 #include "code.h"
-#include "lanes.h"
+#include "lane_recall.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -353,13 +353,11 @@ static double attention_of(const json_t *record)
 /* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
 static double token_bytes(const json_t *run)
 {
-    const char *type = kvl_json_text(run, "store.kv_type");
-    double q8_0 = (double)KVL_KV_BLOCK_BYTES / KVL_KV_BLOCK;
-    double elem = strcmp(type, "f32") == 0    ? 4
-                  : strcmp(type, "q8_0") == 0 ? q8_0
-                  : *type                     ? 2
-                                              : KVL_NAN;
-    return 2 * elem * kvl_json_number(run, "model.head_dim") *
+    double dim = kvl_json_number(run, "model.head_dim");
+    enum kvl_kv_type type;
+    if (!kvl_kv_find(kvl_json_text(run, "store.kv_type"), &type) || !(dim >= 1 && dim <= 8192))
+        return KVL_NAN;
+    return (double)kvl_kv_slot_bytes(type, (int32_t)dim, false) *
            kvl_json_number(run, "model.n_kv_heads") * kvl_json_number(run, "model.n_layers");
 }
 

@@ -2,6 +2,7 @@
 #include "results_amount.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Of one sweep and one model, whatever the shard. */
@@ -134,10 +135,11 @@ int kvl_results_run_amount(const struct kvl_results *r, const json_t *run,
     return amount_stopped(r, run, run_same, n, err);
 }
 
-/* Of one way to part the sweep of `run`: the newest run of each shard. */
-static void amount_of_parts(const struct kvl_results *r, const json_t *run,
+/* Of one way to part the sweep of `run`: the newest run of each shard.  Whether these are all shards. */
+static bool amount_of_parts(const struct kvl_results *r, const json_t *run,
                             struct kvl_results_amount *n)
 {
+    int64_t shards = 0;
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
@@ -145,10 +147,12 @@ static void amount_of_parts(const struct kvl_results *r, const json_t *run,
             strcmp(run_parts(other), run_parts(run)) != 0)
             continue;
         amount_run(r, other, n);
+        shards++;
     }
+    return shards == atoll(run_parts(run) + 1);
 }
 
-/* All runs of a sweep's text: a cell that several did, being of shards parted otherwise, is one result. */
+/* All runs of a sweep: a cell that several did, being of shards parted otherwise, is one result. */
 static void amount_of_runs(const struct kvl_results *r, const json_t *run,
                            struct kvl_results_amount *n)
 {
@@ -156,33 +160,35 @@ static void amount_of_runs(const struct kvl_results *r, const json_t *run,
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
         if (kvl_results_run_says(other) && run_kin(run, other) &&
-            !strcmp(kvl_json_text(run, "sweep.hash"), kvl_json_text(other, "sweep.hash")) &&
             run_find(r, kvl_json_text(other, "run")) == other)
             amount_done(r, other, n);
     }
 }
 
-/* The sweep and model of `run`.  Parted in several ways, the one that tells the most counts; its shards may hold what
- * others did after they ended. */
+/* The sweep and model of `run`.  Parted in several ways, one of which all shards are there tells how much there is, else
+ * the one that tells the most; what others did is done, too. */
 static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl_results_amount *n,
-                      struct kvl_err *err)
+                      bool *out, struct kvl_err *err)
 {
     struct kvl_results_amount most = { 0 }, x;
-    bool several = false;
+    bool several = false, whole = false;
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *other = json_array_get(r->runs, i);
         if (!kvl_results_run_says(other) || !run_kin(run, other)) continue;
         several |= strcmp(run_parts(run), run_parts(other)) != 0;
-        amount_of_parts(r, other, &x);
-        if (x.cells > most.cells || (x.cells == most.cells && x.done > most.done)) most = x;
+        bool all = amount_of_parts(r, other, &x);
+        bool more = x.cells > most.cells || (x.cells == most.cells && x.done > most.done);
+        if (all > whole || (all == whole && more)) most = x;
+        whole |= all;
     }
     if (several) {
         amount_of_runs(r, run, &x);
-        most.done = KVL_MAX(most.done, x.done);
-        most.answered = KVL_MAX(most.answered, x.answered);
-        most.cells = KVL_MAX(most.cells, most.done);
-        most.answers = KVL_MAX(most.answers, most.answered);
+        if (!whole) most.cells = KVL_MAX(most.cells, x.done);
+        if (!whole) most.answers = KVL_MAX(most.answers, x.answered);
+        most.done = KVL_MIN(KVL_MAX(most.done, x.done), most.cells);
+        most.answered = KVL_MIN(KVL_MAX(most.answered, x.answered), most.answers);
     }
+    *out = whole;
     n->cells += most.cells;
     n->done += most.done;
     n->answers += most.answers;
@@ -190,14 +196,24 @@ static int amount_add(const struct kvl_results *r, const json_t *run, struct kvl
     return amount_stopped(r, run, run_kin, n, err);
 }
 
+int kvl_results_all_done(const struct kvl_results *r, const json_t *run, bool *done,
+                         struct kvl_err *err)
+{
+    struct kvl_results_amount n = { 0 };
+    KVL_TRY(amount_add(r, run, &n, done, err));
+    *done &= n.done + n.stopped >= n.cells;
+    return KVL_OK;
+}
+
 int kvl_results_amount(const struct kvl_results *r, struct kvl_results_amount *n,
                        struct kvl_err *err)
 {
+    bool whole;
     *n = (struct kvl_results_amount){ 0 };
     for (size_t i = 0; i < json_array_size(r->runs); i++) {
         const json_t *run = json_array_get(r->runs, i);
         if (kvl_results_run_says(run) && run_last(r, i, run_kin))
-            KVL_TRY(amount_add(r, run, n, err));
+            KVL_TRY(amount_add(r, run, n, &whole, err));
         n->without += !run_counted(r, run) && run_has_cells(r, run);
     }
     return KVL_OK;

@@ -23,6 +23,9 @@ int kvl_results_amount(const struct kvl_results *r, struct kvl_results_amount *o
 /* Adds what the logs have of what one run says that there is. */
 int kvl_results_run_amount(const struct kvl_results *r, const json_t *run,
                            struct kvl_results_amount *sum, struct kvl_err *err);
+/* Whether all of the sweep and model of a run is there, in whatever shards it was done. */
+int kvl_results_all_done(const struct kvl_results *r, const json_t *run, bool *done,
+                         struct kvl_err *err);
 /* Whether a run says of how many cells it is; a shard may be of none. */
 bool kvl_results_run_says(const json_t *run);
 /* One line where cells are missing, with `before` in front; nothing where none is. */

@@ -67,6 +67,9 @@ static int left_sweep(const struct kvl_results *r, const json_t *run, bool **mar
     int64_t index, n;
     bool left;
     if (left_newest(r, run, NULL) != run) return KVL_OK;
+    bool done;
+    KVL_TRY(kvl_results_all_done(r, run, &done, err));
+    if (done) return KVL_OK;
     if (!kvl_log_shard(kvl_json_text(run, "sweep.shard"), &index, &n)) {
         KVL_TRY(left_of_run(r, run, &left, err));
         out->any |= left;

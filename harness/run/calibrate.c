@@ -1,18 +1,21 @@
 /* A sweep in little. */
 #include "calibrate.h"
 
+#include "worker.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 /* The lengths at most.  After so many seconds no further context begins, and a second length only
  * where it is done within them, as the first one tells. */
-enum { CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096, CALIBRATE_S = 120 };
+enum { CALIBRATE_BUDGETS = 3, CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096, CALIBRATE_S = 120 };
 
 struct calibration {
     struct kvl_sweep s; /* a copy: what it points to is the sweep's */
     int32_t length[2];
     double depth; /* its only one */
+    char *budget[CALIBRATE_BUDGETS];
     struct kvl_work *work;
     struct kvl_state state;
     struct kvl_run_info info;
@@ -44,6 +47,17 @@ static void calibrate_asked(struct kvl_sweep *s)
     s->quality.questions = 0;
 }
 
+/* Of very many budgets the first, the middle and the last one. */
+static void calibrate_budgets(struct calibration *c)
+{
+    struct kvl_texts *b = &c->s.budgets;
+    if (b->n <= CALIBRATE_BUDGETS) return;
+    c->budget[0] = b->v[0];
+    c->budget[1] = b->v[b->n / 2];
+    c->budget[2] = b->v[b->n - 1];
+    *b = (struct kvl_texts){ c->budget, CALIBRATE_BUDGETS };
+}
+
 static int calibrate_plan(struct calibration *c, const struct kvl_runner *like)
 {
     const struct kvl_run_info *info = like->info;
@@ -51,6 +65,7 @@ static int calibrate_plan(struct calibration *c, const struct kvl_runner *like)
     int32_t shortest, longest;
     c->s = *like->work->sweep;
     calibrate_asked(&c->s);
+    calibrate_budgets(c);
     calibrate_lengths(&c->s, &shortest, &longest);
     c->length[0] = KVL_MIN(shortest, CALIBRATE_TOK);
     c->length[1] = KVL_MIN(longest, CALIBRATE_MORE_TOK);

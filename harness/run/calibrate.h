@@ -1,6 +1,6 @@
 /* calibrate.h - rates of a sweep that no log has answers of: it is run in little.
  *
- * One context of every task at one short length, answered under all policies and budgets; then, where the sweep has
+ * One context of every task at one short length, answered under all policies and up to three budgets; then, where the sweep has
  * longer ones, one of the first task at a second length, so that one knows how times grow.
  * What it records is thrown away.  After two minutes no further context begins: tasks
  * that are left have no rates of their own.

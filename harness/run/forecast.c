@@ -21,9 +21,9 @@ static void forecast_context(const struct kvl_runner *r, const struct kvl_group 
 {
     const struct kvl_reading *reading = g->speed ? NULL : kvl_point_reading(g->task);
     int32_t tok = reading ? kvl_reading_before(reading, g->length) : g->length;
-    if (kvl_runner_shares(r, g, context)) f->prefill_tok += tok;
+    if (kvl_state_shares(r->state, g, context)) f->prefill_tok += tok;
     for (size_t i = g->first; i < g->first + g->n; i++) {
-        if (!kvl_runner_wants(r, context, i)) continue;
+        if (!kvl_state_wants(r->state, context, i)) continue;
         if (kvl_planned_own_prefill(r->work->cell[i].planned)) f->prefill_tok += tok;
         if (!g->speed) f->n_answers += forecast_answers(r, i, context);
     }

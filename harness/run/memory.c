@@ -22,7 +22,7 @@ static int32_t memory_longest(const struct kvl_runner *r)
         int32_t n = g->speed ? 1 : r->work->sweep->contexts;
         for (int32_t context = 0; g->mine && context < n; context++)
             for (size_t c = g->first; c < g->first + g->n; c++)
-                if (kvl_runner_wants(r, context, c))
+                if (kvl_state_wants(r->state, context, c))
                     longest = KVL_MAX(longest, memory_held(&r->work->cell[c]));
     }
     return longest;
@@ -73,11 +73,15 @@ const char *kvl_memory_smaller(const struct kvl_runner *r, int64_t free_bytes)
     static const struct {
         enum kvl_kv_type type;
         const char *text;
-    } smaller[] = { { KVL_KV_F16, ", or --kv-type f16" }, { KVL_KV_Q8_0, ", or --kv-type q8_0" } };
-    const size_t now = kvl_kv_bytes(r->work->sweep->kv_type, KVL_KV_BLOCK);
+    } smaller[] = { { KVL_KV_F16, ", or --kv-type f16" },
+                    { KVL_KV_Q8_0, ", or --kv-type q8_0" },
+                    { KVL_KV_Q4_0, ", or --kv-type q4_0" } };
+    const int32_t dim = kvl_model_shape(r->work->model)->head_dim;
+    const size_t now = kvl_kv_slot_bytes(r->work->sweep->kv_type, dim, false);
     for (size_t i = 0; i < sizeof smaller / sizeof *smaller; i++) {
         struct kvl_memory m;
-        if (kvl_kv_bytes(smaller[i].type, KVL_KV_BLOCK) >= now) continue;
+        if (kvl_kv_check(smaller[i].type, dim, NULL) != KVL_OK) continue;
+        if (kvl_kv_slot_bytes(smaller[i].type, dim, false) >= now) continue;
         if (kvl_memory_plan(r, smaller[i].type, &m, NULL) != KVL_OK) continue;
         if (kvl_memory_fits(&m, free_bytes)) return smaller[i].text;
     }

@@ -74,6 +74,13 @@ static double progress_left_s(const struct kvl_progress *p, uint64_t now)
                : p->left_s;
 }
 
+/* The part that was known then, and what the time since then has made of the rest: amid a prefill of minutes it moves. */
+static double progress_part(const struct kvl_progress *p, uint64_t now)
+{
+    double left = progress_left_s(p, now);
+    return p->left_s > 0.0 ? 1.0 - (1.0 - p->part) * left / p->left_s : p->part;
+}
+
 void kvl_progress_show(struct kvl_progress *p, const char *what)
 {
     if (!kvl_progress_due(p)) return;
@@ -85,8 +92,9 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
     if (p->tty) kvl_show_clear_line();
-    fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s", 100.0 * p->part,
-            p->n_done, p->n_cells, errors, rate, spent, left, what, p->tty ? "" : "\n");
+    fprintf(stderr, "%3.0f %%  %zu/%zu cells%s%s  %s spent, %s left  %s%s",
+            100.0 * progress_part(p, now), p->n_done, p->n_cells, errors, rate, spent, left, what,
+            p->tty ? "" : "\n");
     fflush(stderr);
     p->t_shown = now;
     p->shown = true;

@@ -32,36 +32,64 @@ static json_t *state_texts(int32_t contexts)
     return texts;
 }
 
-/* Questions that a task's files do not have are not waited for. */
-static void state_absent(struct kvl_state *s, size_t cell)
+static void state_release(struct kvl_progress_cell *p)
 {
-    const struct kvl_sweep *sweep = s->work->sweep;
-    const struct kvl_point *task = s->work->cell[cell].task;
-    for (int32_t c = 0; task->source && c < sweep->contexts; c++) {
-        struct kvl_outcome *o = s->cell[cell].outcome + (size_t)c * (size_t)sweep->questions;
-        for (int32_t q = kvl_point_questions(sweep, task, c); q < sweep->questions; q++)
-            o[q] = (struct kvl_outcome){ .have = true, .failed = true, .absent = true };
-    }
+    kvl_free((void *)(uintptr_t)p->outcome);
+    kvl_free((void *)(uintptr_t)p->quality);
 }
 
-static void state_absent_passes(struct kvl_state *s, size_t cell)
+/* Outcomes and passes of a cell that nothing is known of. Questions that a task's files do not have are not waited
+ * for. */
+static int state_blank(const struct kvl_state *s, const struct kvl_point *task,
+                       struct kvl_progress_cell *out, struct kvl_err *err)
 {
     const struct kvl_sweep *sweep = s->work->sweep;
-    const struct kvl_point *task = s->work->cell[cell].task;
-    int32_t n = sweep->quality.questions;
-    for (int32_t c = 0; task->source && c < sweep->contexts; c++)
-        for (int32_t q = kvl_point_questions(sweep, task, c); q < n; q++)
-            s->cell[cell].quality[c * n + q] =
+    int32_t n = sweep->questions, n_passes = sweep->quality.questions;
+    struct kvl_outcome *o = kvl_alloc(state_samples(s), sizeof *o);
+    struct kvl_quality_means *q = state_passes(s) ? kvl_alloc(state_passes(s), sizeof *q) : NULL;
+    *out = (struct kvl_progress_cell){ .outcome = o, .quality = q };
+    if (!o || (!q && state_passes(s) > 0))
+        return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
+    for (int32_t c = 0; task->source && c < sweep->contexts; c++) {
+        for (int32_t i = kvl_point_questions(sweep, task, c); i < n; i++)
+            o[(size_t)c * (size_t)n + (size_t)i] =
+                (struct kvl_outcome){ .have = true, .failed = true, .absent = true };
+        for (int32_t i = kvl_point_questions(sweep, task, c); q && i < n_passes; i++)
+            q[(size_t)c * (size_t)n_passes + (size_t)i] =
                 (struct kvl_quality_means){ .have = true, .failed = true, .absent = true };
+    }
+    return KVL_OK;
+}
+
+int kvl_state_own(struct kvl_state *s, size_t cell, struct kvl_outcome **outcome,
+                  struct kvl_quality_means **quality, struct kvl_err *err)
+{
+    struct kvl_progress_cell *p = &s->cell[cell], own;
+    if (!p->own && p->outcome) {
+        int rc = state_blank(s, s->work->cell[cell].task, &own, err);
+        p->outcome = rc == KVL_OK ? own.outcome : p->outcome;
+        p->quality = rc == KVL_OK ? own.quality : p->quality;
+        p->own = rc == KVL_OK;
+        if (rc != KVL_OK) state_release(&own);
+        KVL_TRY(rc);
+    }
+    *outcome = (struct kvl_outcome *)(uintptr_t)p->outcome;
+    *quality = (struct kvl_quality_means *)(uintptr_t)p->quality;
+    return KVL_OK;
 }
 
 static int state_fill(struct kvl_state *s, struct kvl_err *err)
 {
     const struct kvl_work *w = s->work;
+    const struct kvl_points *tasks = &w->sweep->tasks;
     s->cell = kvl_alloc(w->n_cells, sizeof *s->cell);
     s->by_id = kvl_alloc(w->n_cells, sizeof *s->by_id);
-    if (!s->cell || !s->by_id)
+    s->blank = kvl_alloc(tasks->n, sizeof *s->blank);
+    if (!s->cell || !s->by_id || !s->blank)
         return kvl_fail(err, KVL_ENOMEM, "out of memory for %zu cells", w->n_cells);
+    for (size_t i = 0; i < tasks->n; i++)
+        if (!kvl_point_reading(&tasks->v[i]))
+            KVL_TRY(state_blank(s, &tasks->v[i], &s->blank[i], err));
     for (size_t i = 0; i < w->n_cells; i++) {
         s->by_id[i] = i;
         if (w->cell[i].speed) continue;
@@ -70,14 +98,7 @@ static int state_fill(struct kvl_state *s, struct kvl_err *err)
                 return kvl_fail(err, KVL_ENOMEM, "out of memory for texts");
             continue;
         }
-        s->cell[i].outcome = kvl_alloc(state_samples(s), sizeof *s->cell[i].outcome);
-        if (!s->cell[i].outcome) return kvl_fail(err, KVL_ENOMEM, "out of memory for samples");
-        state_absent(s, i);
-        if (state_passes(s) == 0) continue;
-        s->cell[i].quality = kvl_alloc(state_passes(s), sizeof *s->cell[i].quality);
-        if (!s->cell[i].quality)
-            return kvl_fail(err, KVL_ENOMEM, "out of memory for reference passes");
-        state_absent_passes(s, i);
+        s->cell[i] = s->blank[w->cell[i].task - tasks->v];
     }
     qsort_r(s->by_id, w->n_cells, sizeof *s->by_id, state_order, w->cell);
     return KVL_OK;
@@ -98,12 +119,14 @@ int kvl_state_create(const struct kvl_work *work, bool accept_stale, bool retry,
 void kvl_state_free(struct kvl_state *s)
 {
     for (size_t i = 0; s->cell && i < s->work->n_cells; i++) {
-        for (size_t k = 0; s->cell[i].outcome && k < state_samples(s); k++)
-            kvl_outcome_free(&s->cell[i].outcome[k]);
-        kvl_free(s->cell[i].outcome);
-        kvl_free(s->cell[i].quality);
-        json_decref(s->cell[i].text);
+        struct kvl_progress_cell *p = &s->cell[i];
+        for (size_t k = 0; p->own && k < state_samples(s); k++)
+            kvl_outcome_free((struct kvl_outcome *)(uintptr_t)&p->outcome[k]);
+        if (p->own) state_release(p);
+        json_decref(p->text);
     }
+    for (size_t i = 0; s->blank && i < s->work->sweep->tasks.n; i++) state_release(&s->blank[i]);
+    kvl_free(s->blank);
     kvl_free(s->cell);
     kvl_free(s->by_id);
     json_decref(s->newest_sources);
@@ -170,7 +193,7 @@ static const char *record_string(const json_t *record, const char *field)
     return text ? text : "";
 }
 
-static void state_sample(struct kvl_state *s, const json_t *record)
+static int state_sample(struct kvl_state *s, const json_t *record, struct kvl_err *err)
 {
     size_t cell;
     const struct kvl_sweep *sweep = s->work->sweep;
@@ -179,13 +202,17 @@ static void state_sample(struct kvl_state *s, const json_t *record)
     json_int_t question = json_integer_value(json_object_get(record, "question"));
     if (!p || !p->outcome || context < 0 || question < 0 || context >= sweep->contexts ||
         question >= sweep->questions)
-        return;
-    struct kvl_outcome *o = &p->outcome[context * sweep->questions + question];
+        return KVL_OK;
+    struct kvl_outcome *o;
+    struct kvl_quality_means *q;
+    KVL_TRY(kvl_state_own(s, cell, &o, &q, err));
+    o += context * sweep->questions + question;
     kvl_outcome_of(record, o);
     if (s->retry && o->failed) kvl_outcome_free(o);
+    return KVL_OK;
 }
 
-static void state_quality(struct kvl_state *s, const json_t *record)
+static int state_quality(struct kvl_state *s, const json_t *record, struct kvl_err *err)
 {
     size_t cell;
     const struct kvl_sweep *sweep = s->work->sweep;
@@ -195,10 +222,14 @@ static void state_quality(struct kvl_state *s, const json_t *record)
     json_int_t question = json_integer_value(json_object_get(record, "question"));
     if (!p || !p->quality || context < 0 || question < 0 || context >= sweep->contexts ||
         question >= want->questions || !kvl_quality_fits(record, want))
-        return;
-    struct kvl_quality_means *q = &p->quality[context * want->questions + question];
+        return KVL_OK;
+    struct kvl_outcome *o;
+    struct kvl_quality_means *q;
+    KVL_TRY(kvl_state_own(s, cell, &o, &q, err));
+    q += context * want->questions + question;
     kvl_quality_of(record, q);
     if (s->retry && q->failed) *q = (struct kvl_quality_means){ 0 };
+    return KVL_OK;
 }
 
 /* Whether a cell's record has the reference passes that are wanted. */
@@ -303,9 +334,9 @@ static int state_take(struct kvl_state *s, json_t *record, struct kvl_err *err)
 {
     const char *kind = record_string(record, "kind");
     if (strcmp(kind, "sample") == 0)
-        state_sample(s, record);
+        return state_sample(s, record, err);
     else if (strcmp(kind, "quality") == 0)
-        state_quality(s, record);
+        return state_quality(s, record, err);
     else if (strcmp(kind, "nll") == 0)
         return kvl_state_text(s, record, err);
     else if (strcmp(kind, "cell") == 0 || strcmp(kind, "speed") == 0 ||
@@ -338,4 +369,42 @@ int kvl_state_read(json_t *record, void *user, struct kvl_err *err)
     if (strcmp(s->work->cell[cell].id, id) == 0) return state_take(s, record, err);
     state_stale(s, record, cell);
     return KVL_OK;
+}
+
+/* ---- what is left ------------------------------------------------------------------------------ */
+
+bool kvl_state_wants_quality(const struct kvl_state *s, size_t cell, int32_t context,
+                             int32_t question)
+{
+    const struct kvl_quality_means *q = s->cell[cell].quality;
+    return q && !q[context * s->work->sweep->quality.questions + question].have;
+}
+
+bool kvl_state_wants(const struct kvl_state *s, int32_t context, size_t cell)
+{
+    const struct kvl_progress_cell *p = &s->cell[cell];
+    const struct kvl_sweep *sweep = s->work->sweep;
+    if (!s->work->cell[cell].planned || p->done || p->failed) return false;
+    if (p->text) return json_is_null(json_array_get(p->text, (size_t)context));
+    for (int32_t q = 0; p->outcome && q < sweep->questions; q++)
+        if (!p->outcome[context * sweep->questions + q].have) return true;
+    for (int32_t q = 0; q < sweep->quality.questions; q++)
+        if (kvl_state_wants_quality(s, cell, context, q)) return true;
+    return !p->outcome;
+}
+
+bool kvl_state_wants_any(const struct kvl_state *s, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_state_wants(s, context, i)) return true;
+    return false;
+}
+
+bool kvl_state_shares(const struct kvl_state *s, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        if (kvl_state_wants(s, context, i) &&
+            (s->cell[i].quality || !kvl_planned_own_prefill(s->work->cell[i].planned)))
+            return true;
+    return false;
 }

@@ -44,7 +44,9 @@ struct kvl_runner {
     bool allow_overlong;
     struct kvl_jobs jobs;      /* who answers contexts */
     struct kvl_worker *worker; /* this process is one; NULL: it runs the sweep */
-    int32_t gpu;               /* of this process, counted from the sweep's first */
+    /* From a worker to the sweep's process: what runs next.  KVL_ESTOP: it is gone. */
+    int (*tell)(struct kvl_worker *w, const char *what, struct kvl_err *err);
+    int32_t gpu; /* of this process, counted from the sweep's first */
     struct kvl_ask_room room;
     const struct kvl_group *timing; /* its prefill is in memory, for timed cells; NULL: none is */
     uint64_t t_left;                /* from then on time left is worked out again */
@@ -56,11 +58,6 @@ struct kvl_runner {
  * runner. */
 int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err);
 void kvl_runner_close(struct kvl_runner *r);
-/* Contexts of this shard that some cell still wants. */
-int32_t kvl_runner_n_contexts(const struct kvl_runner *r);
-/* All groups of this shard.  KVL_ESTOP when the stop flag was raised: what is complete is
- * committed. */
-int kvl_runner_run(struct kvl_runner *r, struct kvl_err *err);
 
 /* ---- for the parts of the runner -------------------------------------------------------------- */
 
@@ -72,24 +69,12 @@ static inline bool kvl_runner_ends(int rc)
     return rc == KVL_ESTOP || rc == KVL_EDEVICE;
 }
 
-/* Appends a record (stolen; NULL = out of memory), the run record before the first. */
-int kvl_runner_append(struct kvl_runner *r, json_t *record, struct kvl_err *err);
-/* Records that a cell failed for good. */
-int kvl_runner_cell_error(struct kvl_runner *r, size_t cell, int32_t context,
-                          const struct kvl_err *why, struct kvl_err *err);
 /* The progress line with time left; flight_ns: of all processes, since what they did was last known. */
 int kvl_runner_show(struct kvl_runner *r, const char *what, double flight_ns, struct kvl_err *err);
 /* Shows what runs next; KVL_ESTOP as below. */
 int kvl_runner_next(struct kvl_runner *r, size_t cell, struct kvl_err *err);
 /* KVL_ESTOP once the flag is raised. */
 int kvl_runner_check_stop(const struct kvl_runner *r, struct kvl_err *err);
-
-/* Whether a cell lacks answers of a context, or its time. */
-bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell);
-bool kvl_runner_wants_any(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
-/* No context, no cells of it: what `err` holds becomes an error record of each that wanted it. */
-int kvl_runner_group_failed(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
-                            struct kvl_err *err);
 
 /* What was observed of a session under a cell's policy: attended tokens and bytes.
  * `shared_blocks` as for kvl_kv_measure. */
@@ -103,39 +88,5 @@ int64_t kvl_runner_shared_blocks(const struct kvl_session *s);
 int kvl_runner_stream(struct kvl_runner *r, const struct kvl_cell *cell, uint64_t seed,
                       const int32_t *id, int32_t n, struct kvl_session **out, double *ns,
                       struct kvl_err *err);
-/* Whether a cell lacks the reference pass of a question. */
-bool kvl_runner_wants_quality(const struct kvl_runner *r, size_t cell, int32_t context,
-                              int32_t question);
-/* Runs and records one; `run` as for kvl_quality_measure, its workspace is filled in.  `failed`: the
- * policy's failure before it.  A failure of the pass is a record; KVL_ESTOP is the caller's
- * (runner_quality.c). */
-int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
-                       struct kvl_quality_run *run, const struct kvl_err *failed,
-                       struct kvl_err *err);
-/* Whether a cell that lacks something of this context needs the shared prefill. */
-bool kvl_runner_shares(const struct kvl_runner *r, const struct kvl_group *g, int32_t context);
-
-/* What one context of a group lacks: one of the next two. */
-int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
-                      struct kvl_err *err);
-/* Cell records of a group whose contexts are all done, and their commit. */
-int kvl_runner_finish(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
-/* Not more often than that; and the first time. */
-#define KVL_SO_FAR_NS ((uint64_t)60 * 1000000000)
-/* Records of what unfinished cells of a group have so far, for who looks at the log meanwhile, and their commit: from
- * time to time, or `now`. */
-int kvl_runner_so_far(struct kvl_runner *r, const struct kvl_group *g, bool now,
-                      struct kvl_err *err);
-/* All contexts of this shard, by worker processes (runner_workers.c). */
-int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err);
-/* One context of a group: generated, prefilled, answered (runner_context.c). */
-int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
-                       struct kvl_err *err);
-/* One text of a group: prefilled as far as its mode says, then read under each policy
- * (runner_text.c). */
-int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
-                    struct kvl_err *err);
-/* The speed cells of one length (runner_speed.c). */
-int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
 
 #endif

@@ -103,13 +103,29 @@ static const struct kvl_session *parent_donor(const struct batch *b, const struc
     return b->donor;
 }
 
+/* question_in_prefill: the context with the question but its last token, once for all policies. */
+static int context_prompt(struct kvl_context *c, struct kvl_context_question *q)
+{
+    if (q->prompt) return KVL_OK;
+    struct kvl_session *s;
+    KVL_TRY(kvl_session_fork(c->session, &s, c->err));
+    int rc = KVL_OK;
+    if (q->tokens.n > 1)
+        rc = kvl_session_prefill(s, q->tokens.id, q->tokens.n - 1, NULL, false, c->err);
+    if (rc == KVL_OK)
+        q->prompt = s;
+    else
+        kvl_session_destroy(s);
+    return rc;
+}
+
 /* The context with the first question but its last token. */
 static int turn_first(struct kvl_cell_run *run, struct kvl_err *err)
 {
     struct kvl_context *c = run->c;
     struct kvl_context_question *q = &c->question[0];
     if (!run->own) {
-        KVL_TRY(kvl_context_prompt(c, q));
+        KVL_TRY(context_prompt(c, q));
         return cell_attach(run, q->prompt, c->seed, NULL, &run->turn, err);
     }
     KVL_TRY(kvl_session_fork(run->parent, &run->turn, err));
@@ -166,7 +182,7 @@ static int item_session(struct item *it, const struct kvl_session *like)
     struct kvl_context_question *q = &c->question[it->question];
     struct kvl_ask *a = it->ask;
     if (run->cell->protocol == KVL_QUESTION_IN_PREFILL && !run->own) {
-        KVL_TRY(kvl_context_prompt(c, q));
+        KVL_TRY(context_prompt(c, q));
         uint64_t seed = kvl_seed_mix(c->seed, (uint64_t)it->question);
         KVL_TRY(cell_attach(run, q->prompt, seed, like, &a->session, &a->error));
         a->shared_blocks = kvl_runner_shared_blocks(a->session);
@@ -348,7 +364,7 @@ static int cell_quality(struct kvl_cell_run *run, int32_t question)
     struct item it = { .run = run, .question = question, .n = 1 };
     struct kvl_session *dense = NULL;
     int rc = item_open(&it, NULL);
-    if (rc == KVL_OK) rc = kvl_context_prompt(c, q);
+    if (rc == KVL_OK) rc = context_prompt(c, q);
     if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
     struct kvl_ask none = { 0 }, *ask = it.ask ? it.ask : &none;
     struct kvl_quality_run pass = { .prompt = ask->prompt,
@@ -370,7 +386,8 @@ static int cell_end(struct batch *b, struct kvl_cell_run *run)
     struct kvl_context *c = run->c;
     int rc = KVL_OK;
     for (int32_t q = 0; rc == KVL_OK && q < c->r->work->sweep->quality.questions; q++)
-        if (kvl_runner_wants_quality(c->r, run->index, c->index, q)) rc = cell_quality(run, q);
+        if (kvl_state_wants_quality(c->r->state, run->index, c->index, q))
+            rc = cell_quality(run, q);
     if (run->cell->policy->policy->caps & KVL_CAP_SHARES_META) {
         struct kvl_session *older = b->donor;
         b->donor = run->parent;
@@ -463,7 +480,8 @@ int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol)
     batch_measure(b);
     int rc = KVL_OK;
     for (size_t i = c->g->first; i < c->g->first + c->g->n && rc == KVL_OK; i++) {
-        if (r->work->cell[i].protocol != protocol || !kvl_runner_wants(r, c->index, i)) continue;
+        if (r->work->cell[i].protocol != protocol || !kvl_state_wants(r->state, c->index, i))
+            continue;
         rc = kvl_runner_next(r, i, c->err);
         if (rc == KVL_OK) rc = batch_cell(b, i);
     }

@@ -1,7 +1,7 @@
 /* One context: a prefill that serves all protocols, policies, budgets and questions. */
 #include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <string.h>
@@ -45,10 +45,11 @@ static int context_generate(struct kvl_context *c)
     KVL_TRY(kvl_context_generate(r->work, c->g, c->index, &c->sample, c->err));
     c->question = kvl_alloc((size_t)c->sample.n_questions, sizeof *c->question);
     if (!c->question) return kvl_fail(c->err, KVL_ENOMEM, "out of memory for questions");
+    bool turns = kvl_group_turns(r->work, c->g);
     for (int32_t i = 0; i < c->sample.n_questions; i++) {
         c->question[i].q = &c->sample.question[i];
         KVL_TRY(question_prepare(c, i));
-        if (i > 0) KVL_TRY(question_turn(c, i));
+        if (turns && i > 0) KVL_TRY(question_turn(c, i));
     }
     return KVL_OK;
 }
@@ -59,7 +60,7 @@ static int context_prefill(struct kvl_context *c)
 {
     struct kvl_runner *r = c->r;
     const struct kvl_tokens *t = &c->sample.tokens;
-    if (!kvl_runner_shares(r, c->g, c->index)) return KVL_OK;
+    if (!kvl_state_shares(r->state, c->g, c->index)) return KVL_OK;
     KVL_TRY(
         kvl_prefill(r->engine, &r->snapshots, t->id, t->n, &c->session, &c->prefill_ns, c->err));
     if (isnan(c->prefill_ns)) return KVL_OK;
@@ -68,35 +69,7 @@ static int context_prefill(struct kvl_context *c)
     return KVL_OK;
 }
 
-int kvl_context_prompt(struct kvl_context *c, struct kvl_context_question *q)
-{
-    if (q->prompt) return KVL_OK;
-    struct kvl_session *s;
-    KVL_TRY(kvl_session_fork(c->session, &s, c->err));
-    int rc = KVL_OK;
-    if (q->tokens.n > 1)
-        rc = kvl_session_prefill(s, q->tokens.id, q->tokens.n - 1, NULL, false, c->err);
-    if (rc == KVL_OK)
-        q->prompt = s;
-    else
-        kvl_session_destroy(s);
-    return rc;
-}
-
 /* ---- the context ----------------------------------------------------------------------------- */
-
-bool kvl_runner_wants(const struct kvl_runner *r, int32_t context, size_t cell)
-{
-    const struct kvl_progress_cell *p = &r->state->cell[cell];
-    const struct kvl_sweep *s = r->work->sweep;
-    if (!r->work->cell[cell].planned || p->done || p->failed) return false;
-    if (p->text) return json_is_null(json_array_get(p->text, (size_t)context));
-    for (int32_t q = 0; p->outcome && q < s->questions; q++)
-        if (!p->outcome[context * s->questions + q].have) return true;
-    for (int32_t q = 0; q < s->quality.questions; q++)
-        if (kvl_runner_wants_quality(r, cell, context, q)) return true;
-    return !p->outcome;
-}
 
 /* The samples of a protocol are one commit. */
 static int context_cells(struct kvl_context *c)
@@ -127,7 +100,7 @@ static void context_free(struct kvl_context *c)
 int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                        struct kvl_err *err)
 {
-    if (!kvl_runner_wants_any(r, g, context)) return KVL_OK;
+    if (!kvl_state_wants_any(r->state, g, context)) return KVL_OK;
     struct kvl_context c = { .r = r, .g = g, .index = context, .err = err };
     c.seed = kvl_context_seed(r->work->sweep, g->task, g->length, g->depth, context);
     int rc = context_generate(&c);

@@ -1,10 +1,10 @@
 /* runner_context.h - one context while its cells are answered: what runner_context.c (questions,
- * prefill), runner_cells.c (sessions, batches) and runner_samples.c (records) share.
+ * prefill), runner_cells.c (sessions, batches) and runner_samples.c (records) share; texts and timed cells.
  */
 #ifndef KVL_RUNNER_CONTEXT_H
 #define KVL_RUNNER_CONTEXT_H
 
-#include "runner.h"
+#include "commit.h"
 
 /* A question of the context, tokenised. */
 struct kvl_context_question {
@@ -27,9 +27,6 @@ struct kvl_context {
     double prefill_ns;           /* NaN: it came from a snapshot */
     struct kvl_err *err;
 };
-
-/* question_in_prefill: the context with the question but its last token, once for all policies. */
-int kvl_context_prompt(struct kvl_context *c, struct kvl_context_question *q);
 
 /* A cell's answers from this context. */
 struct kvl_cell_run {
@@ -57,5 +54,21 @@ int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol);
  * of all. */
 int kvl_sample_append(const struct kvl_cell_run *run, int32_t question, const struct kvl_ask *ask,
                       int32_t n);
+
+/* Runs and records one; `run` as for kvl_quality_measure, its workspace is filled in.  `failed`: the
+ * policy's failure before it.  A failure of the pass is a record; KVL_ESTOP is the caller's
+ * (runner_quality.c). */
+int kvl_runner_quality(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
+                       struct kvl_quality_run *run, const struct kvl_err *failed,
+                       struct kvl_err *err);
+/* One context of a group: generated, prefilled, answered (runner_context.c). */
+int kvl_runner_context(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                       struct kvl_err *err);
+/* One text of a group: prefilled as far as its mode says, then read under each policy
+ * (runner_text.c). */
+int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                    struct kvl_err *err);
+/* The speed cells of one length (runner_speed.c). */
+int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err);
 
 #endif

@@ -1,12 +1,5 @@
 /* Reference passes of a cell. */
-#include "runner.h"
-
-bool kvl_runner_wants_quality(const struct kvl_runner *r, size_t cell, int32_t context,
-                              int32_t question)
-{
-    const struct kvl_quality_means *q = r->state->cell[cell].quality;
-    return q && !q[context * r->work->sweep->quality.questions + question].have;
-}
+#include "runner_context.h"
 
 /* The cell is made of what the log says, as after a restart. */
 static int quality_append(struct kvl_runner *r, size_t cell, int32_t context, int32_t question,
@@ -14,12 +7,14 @@ static int quality_append(struct kvl_runner *r, size_t cell, int32_t context, in
                           struct kvl_err *err)
 {
     const struct kvl_quality *want = &r->work->sweep->quality;
+    struct kvl_outcome *outcome;
+    struct kvl_quality_means *quality;
+    KVL_TRY(kvl_state_own(r->state, cell, &outcome, &quality, err));
     json_t *record = kvl_record_quality(kvl_log_run(r->log), &r->work->cell[cell], context,
                                         question, want, result, error);
     json_incref(record);
     int rc = kvl_runner_append(r, record, err);
-    if (rc == KVL_OK)
-        kvl_quality_of(record, &r->state->cell[cell].quality[context * want->questions + question]);
+    if (rc == KVL_OK) kvl_quality_of(record, &quality[context * want->questions + question]);
     json_decref(record);
     r->stats.n_quality += rc == KVL_OK;
     return rc;

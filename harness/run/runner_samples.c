@@ -3,7 +3,7 @@
 
 #include "kvl/fpenv.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,8 +60,10 @@ static struct kvl_outcome outcome_failed(void)
 static int sample_append(const struct kvl_cell_run *run, const struct kvl_answer *a)
 {
     struct kvl_runner *r = run->c->r;
-    struct kvl_outcome *outcome =
-        r->state->cell[run->index].outcome + a->context * r->work->sweep->questions + a->question;
+    struct kvl_outcome *outcome;
+    struct kvl_quality_means *quality;
+    KVL_TRY(kvl_state_own(r->state, run->index, &outcome, &quality, run->c->err));
+    outcome += a->context * r->work->sweep->questions + a->question;
     json_t *record = kvl_record_sample(kvl_log_run(r->log), a);
     json_incref(record);
     int rc = kvl_runner_append(r, record, run->c->err);

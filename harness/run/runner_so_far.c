@@ -1,6 +1,6 @@
 /* What unfinished cells have so far: contexts are the outer loop, so that all cells of a sweep end together, after
  * hours.  Reports show these records until the cell's own one follows. */
-#include "runner.h"
+#include "commit.h"
 
 #include "record_text.h"
 

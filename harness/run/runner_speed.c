@@ -1,7 +1,7 @@
 /* Speed cells: each alone, from a fork of one prefill, a fixed number of steps. */
-#include "runner.h"
+#include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static int speed_prefill(struct speed *s)
     KVL_TRY(kvl_context_generate(r->work, s->g, 0, &s->sample, s->err));
     s->step_ns = kvl_alloc((size_t)r->work->sweep->speed.steps, sizeof *s->step_ns);
     if (!s->step_ns) return kvl_fail(s->err, KVL_ENOMEM, "out of memory for times");
-    if (!kvl_runner_shares(r, s->g, 0)) return KVL_OK;
+    if (!kvl_state_shares(r->state, s->g, 0)) return KVL_OK;
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, s->sample.tokens.id, s->sample.tokens.n - 1,
                         &s->session, &s->prefill_ns, s->err));
     kvl_progress_spent(&r->progress);
@@ -156,7 +156,7 @@ static int speed_cell(struct speed *s, size_t index)
 static int speed_cells(struct speed *s)
 {
     for (size_t i = s->g->first; i < s->g->first + s->g->n; i++) {
-        if (!kvl_runner_wants(s->r, 0, i)) continue;
+        if (!kvl_state_wants(s->r->state, 0, i)) continue;
         KVL_TRY(kvl_runner_next(s->r, i, s->err));
         KVL_TRY(speed_cell(s, i));
         KVL_TRY(kvl_log_commit(s->r->log, s->err));
@@ -166,7 +166,7 @@ static int speed_cells(struct speed *s)
 
 int kvl_runner_speed(struct kvl_runner *r, const struct kvl_group *g, struct kvl_err *err)
 {
-    if (!kvl_runner_wants_any(r, g, 0)) return KVL_OK;
+    if (!kvl_state_wants_any(r->state, g, 0)) return KVL_OK;
     struct speed s = { .r = r, .g = g, .err = err };
     int rc = speed_prefill(&s);
     if (rc == KVL_OK)

@@ -7,9 +7,9 @@
  * Cells read side by side, with a session without a policy first, so that weights are read once for all and what the
  * policy makes of the next token can be compared with what full attention makes of it.  A batch holds as many cells as
  * memory lets it (as runner_cells.c); one that fails is read again cell by cell. */
-#include "runner.h"
+#include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "record_text.h"
 #include "stats.h"
 
@@ -75,7 +75,7 @@ static int text_open(struct text *t)
     t->n_tok = t->n - t->before - 1;
     t->n_vocab = kvl_model_shape(r->work->model)->n_vocab;
     KVL_TRY(text_memory(t));
-    if (!kvl_runner_shares(r, t->g, t->index)) return KVL_OK;
+    if (!kvl_state_shares(r->state, t->g, t->index)) return KVL_OK;
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, t->id, t->before, &t->session, &t->prefill_ns,
                         t->err));
     if (isnan(t->prefill_ns)) return KVL_OK;
@@ -330,7 +330,7 @@ static int text_cells(struct text *t)
     if (t->session) kvl_seq_stats(kvl_session_seq(t->session), &context);
     size_t room = KVL_MAX(TEXT_ROOM, context.physical_bytes);
     for (size_t i = t->g->first; i < t->g->first + t->g->n; i++) {
-        if (!kvl_runner_wants(r, t->index, i)) continue;
+        if (!kvl_state_wants(r->state, t->index, i)) continue;
         KVL_TRY(kvl_runner_next(r, i, t->err));
         KVL_TRY(text_add(t, i));
         if (t->n_cells < r->work->sweep->batch && text_store(t) < before + room) continue;
@@ -342,7 +342,7 @@ static int text_cells(struct text *t)
 int kvl_runner_text(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
                     struct kvl_err *err)
 {
-    if (!kvl_runner_wants_any(r, g, context)) return KVL_OK;
+    if (!kvl_state_wants_any(r->state, g, context)) return KVL_OK;
     struct text t = {
         .r = r, .g = g, .how = kvl_point_reading(g->task), .index = context, .err = err
     };

@@ -5,6 +5,7 @@
  * is appended and committed here, whole and at once.  A worker that dies costs what it did not commit:
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
+#include "commit.h"
 #include "stop.h"
 #include "workers_death.h"
 
@@ -76,7 +77,7 @@ static double unit_cost(const struct kvl_runner *r, struct kvl_unit u)
     const struct kvl_group *g = &r->work->group[u.group];
     double cost = kvl_group_context_cost(r->work, g);
     for (size_t i = g->first; i < g->first + g->n; i++)
-        if (kvl_runner_wants(r, u.context, i))
+        if (kvl_state_wants(r->state, u.context, i))
             cost += kvl_cell_context_cost(r->work, &r->work->cell[i]);
     return cost;
 }
@@ -103,7 +104,7 @@ static void workers_plan(struct workers *w)
     for (size_t i = 0; i < work->n_groups; i++) {
         const struct kvl_group *g = &work->group[i];
         for (int32_t c = 0, n = group_units(w, g); c < n; c++) {
-            if (!kvl_runner_wants_any(w->r, g, c)) continue;
+            if (!kvl_state_wants_any(w->r->state, g, c)) continue;
             struct kvl_unit what = { i, c };
             w->unit[w->n_units++] = (struct unit){ what, .cost = unit_cost(w->r, what) };
             w->left[i]++;
@@ -130,7 +131,7 @@ static int workers_next(struct workers *w, struct unit **out)
     *out = NULL;
     while (w->next < w->n_units && !*w->r->stop) {
         struct unit *u = &w->unit[w->next++];
-        if (kvl_runner_wants_any(w->r, &w->r->work->group[u->what.group], u->what.context)) {
+        if (kvl_state_wants_any(w->r->state, &w->r->work->group[u->what.group], u->what.context)) {
             *out = u;
             return KVL_OK;
         }
@@ -405,7 +406,7 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     d.task = d.policy ? NULL : kvl_death_task(w->r, u->what, w->shared->each[i].policy);
     KVL_TRY(death_record(w, u, &d, &why, &n));
     kvl_death_say(w->r, u->what, &why, n);
-    if (kvl_runner_wants_any(w->r, g, u->what.context)) return worker_start(w, i, u);
+    if (kvl_state_wants_any(w->r->state, g, u->what.context)) return worker_start(w, i, u);
     KVL_TRY(unit_finish(w, u));
     return worker_feed(w, i);
 }

@@ -3,8 +3,9 @@
 
 #include "kvl/fpenv.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "harm.h"
+#include "runner_context.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -93,7 +94,7 @@ static int worker_gone(struct kvl_err *err)
     return kvl_fail(err, KVL_ESTOP, "the sweep's process is gone");
 }
 
-int kvl_worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err)
+static int worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err)
 {
     return worker_say(w, KVL_WORKER_NEXT, what, strlen(what)) ? KVL_OK : worker_gone(err);
 }
@@ -133,6 +134,18 @@ static bool worker_wait(struct kvl_worker *w, struct kvl_unit *u)
     return true;
 }
 
+int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                      struct kvl_err *err)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
+    kvl_progress_name(&r->progress, what);
+    KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+    if (g->speed) return kvl_runner_speed(r, g, err);
+    return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
+                                      : kvl_runner_context(r, g, context, err);
+}
+
 /* Whole samples that wait for their commit are kept when the work is cut off. */
 static struct kvl_err worker_unit(struct kvl_worker *w, struct kvl_unit u)
 {
@@ -164,6 +177,7 @@ static int worker_begin(struct kvl_worker *w, struct kvl_err *err)
     kvl_log_redirect(r->log, worker_commit, w);
     kvl_ops_set_threads(w->threads);
     r->worker = w;
+    r->tell = worker_tell;
     r->stop = w->stop;
     r->announced = true;
     r->progress.tell = worker_amid;

@@ -58,8 +58,11 @@ struct kvl_worker {
 /* The life of a worker, right after the fork; `parent` is the process that forked it. */
 _Noreturn void kvl_worker_live(struct kvl_worker *w, struct kvl_unit first, int64_t parent);
 
-/* From a worker to the sweep's process; KVL_ESTOP: it is gone. */
-int kvl_worker_tell(struct kvl_worker *w, const char *what, struct kvl_err *err);
+/* What one context of a group lacks, in this process. */
+int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t context,
+                      struct kvl_err *err);
+/* All contexts of this shard, or its timed cells, by worker processes (runner_workers.c). */
+int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err);
 
 /* From the sweep's process to a worker: a unit, and which cells of its group have failed meanwhile.
  * False: the worker is gone. */

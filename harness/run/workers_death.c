@@ -1,7 +1,8 @@
 /* The records and the words of a worker that died. */
 #include "workers_death.h"
 
-#include "apart.h"
+#include "child.h"
+#include "commit.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ void kvl_death_text(const struct kvl_death *d, struct kvl_err *out)
         snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
                  SIGKILL);
     else
-        kvl_apart_ended(d->status, how, sizeof how);
+        kvl_child_ended(d->status, how, sizeof how);
     if (d->policy || d->task)
         snprintf(who, sizeof who, " while %s %s ran", d->policy ? "policy" : "task",
                  d->policy ? d->policy : d->task);
@@ -54,7 +55,8 @@ int kvl_death_blame(struct kvl_runner *r, struct kvl_unit u, const char *policy,
     const struct kvl_group *g = &r->work->group[u.group];
     for (size_t i = g->first; i < g->first + g->n; i++) {
         const struct kvl_cell *c = &r->work->cell[i];
-        if (!kvl_runner_wants(r, u.context, i) || (policy && c->policy->policy->name != policy))
+        if (!kvl_state_wants(r->state, u.context, i) ||
+            (policy && c->policy->policy->name != policy))
             continue;
         KVL_TRY(kvl_runner_cell_error(r, i, u.context, why, err));
         ++*n;

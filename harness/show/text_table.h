@@ -1,4 +1,4 @@
-/* table.h - texts in rows and columns, printed aligned or for other programs.
+/* text_table.h - texts in rows and columns, printed aligned or for other programs.
  *
  * Numbers are aligned right, texts left, as the column says.  Memory that runs out is remembered
  * and told by kvl_table_print.

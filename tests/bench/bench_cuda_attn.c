@@ -152,8 +152,8 @@ static void layers_open(struct layers *l, struct bench *b, int32_t context, bool
     l->layout = (struct kvl_layout){ .head_dim = DIM,
                                      .block_tok = BLOCK,
                                      .block_shift = 4,
-                                     .type = KVL_KV_BF16,
-                                     .row_bytes = 2 * DIM,
+                                     .type = { KVL_KV_BF16, KVL_KV_BF16 },
+                                     .row_bytes = { 2 * DIM, 2 * DIM },
                                      .part_off = { 0, PART_BYTES, SIZE_MAX },
                                      .bytes = BLOCK_BYTES };
     size_t bytes = (size_t)n_blocks * sizeof *l->table;

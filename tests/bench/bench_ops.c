@@ -233,8 +233,8 @@ static void model_open(struct model *m, int32_t n_kv, int32_t group, int32_t hea
     m->layout = (struct kvl_layout){ .head_dim = head_dim,
                                      .block_tok = 16,
                                      .block_shift = 4,
-                                     .type = KVL_KV_F16,
-                                     .row_bytes = 2 * (size_t)head_dim,
+                                     .type = { KVL_KV_F16, KVL_KV_F16, KVL_KV_F16 },
+                                     .row_bytes = { 2 * (size_t)head_dim, 2 * (size_t)head_dim },
                                      .part_off = { 0, part, SIZE_MAX },
                                      .pos_off = 2 * part,
                                      .bytes = 2 * part + 64 };
@@ -326,7 +326,7 @@ static void bench_decode(const struct decode_line *d)
     char what[80];
     struct model m;
     model_open(&m, d->n_kv, d->group, d->head_dim, d->n_slots, 1, d->shuffled);
-    m.layout.type = d->type; /* any 16 bits are numbers */
+    m.layout.type[0] = m.layout.type[1] = d->type; /* any 16 bits are numbers */
     model_list(&m, d->list);
     double bytes = 4.0 * d->head_dim * m.jobs[0].n_slots * d->n_kv;
     snprintf(what, sizeof what, "attn_decode %s %dK%s%s%s", d->name, d->n_slots / 1024,

@@ -40,7 +40,7 @@ static const struct rig_desc models[] = {
     { .llama = { .arch = "gemma2", .n_layers = 4, .tied = true, .seed = 13 } },
     { .llama = { .arch = "gpt-oss", .n_layers = 4, .bias = 0.3f, .seed = 14 } },
     { .llama = { .arch = "opt", .n_layers = 2, .n_kv_heads = 4, .bias = 0.3f, .seed = 15 } },
-    /* and with keys and values in q8_0 */
+    /* and with keys and values that are quantised */
     { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .seed = 15 },
       .kv_type = KVL_KV_Q8_0 },
     { .llama = { .arch = "qwen2", .n_layers = 3, .head_dim = 64, .bias = 0.3f, .seed = 16 },
@@ -52,6 +52,19 @@ static const struct rig_desc models[] = {
                  .window = 21,
                  .local = fixture_local },
       .kv_type = KVL_KV_Q8_0 },
+    { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .seed = 18 },
+      .kv_type = KVL_KV_Q4_0_TURNED },
+    { .llama = { .arch = "qwen3", .n_layers = 3, .head_dim = 24, .seed = 19 },
+      .kv_type = KVL_KV_FP8_E4M3 },
+    { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 64, .seed = 20 },
+      .kv_type = KVL_KV_TURBOQUANT4 },
+    { .llama = { .arch = "gemma3",
+                 .n_layers = 6,
+                 .local = fixture_local,
+                 .tied = true,
+                 .head_dim = 32,
+                 .seed = 21 },
+      .kv_type = KVL_KV_Q8_0 | (KVL_KV_Q4_0 + 1) << 8 }, /* kvl_kv_pair */
 };
 enum { N_PLAIN = 5, N_MODELS = sizeof models / sizeof models[0] };
 

@@ -45,15 +45,15 @@ refuse 2 '--model: wants a value: FILE' generate --model
 refuse 2 '--dry-run: takes no value, got "yes"' sweep s.yaml --dry-run=yes
 refuse 2 '--threads: "0" is out of range, want 1 to 1024' generate -m m.gguf --threads 0
 refuse 2 '--threads: "two" is not a number, want 1 to 1024' generate -m m.gguf --threads two
-refuse 2 '--kv-type: "f8": want f16, bf16, f32 or q8_0' generate -m m.gguf --kv-type f8
+refuse 2 '--kv-type: "f8": want one of f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3, or two, keys/values: q8_0/q4_0' generate -m m.gguf --kv-type f8
 refuse 2 '--prefill-type: "f16": want f32, bf16 or blas' generate -m m.gguf --prefill-type f16
 refuse 2 '--prefill-kv: "disk": want device or host' generate -m m.gguf --prefill-kv disk
 refuse 2 '--window: "no": want auto or off' generate -m m.gguf --window no
 refuse_like 2 '--set window: .*want auto or off' sweep s.yaml --set window=no
 refuse_like 2 '--set prefill_kv: .*want device or host' sweep s.yaml --set prefill_kv=disk
 refuse_like 2 '--set prefill_type: .*want f32, bf16 or blas' sweep s.yaml --set prefill_type=f16
-refuse_like 2 '--set kv_type: .*want f32, f16, bf16 or q8_0' sweep s.yaml --set kv_type=f8
-refuse 2 'list "policy": want "policies", "tasks" or nothing' list policy
+refuse_like 2 '--set kv_type: .*want one of f32, f16, .*or {k: .., v: ..}' sweep s.yaml --set kv_type=f8
+refuse 2 'list "policy": want "policies", "tasks", "kv-types" or nothing' list policy
 refuse 2 'no name, want one of kvlab list' describe
 refuse 2 '"quset" is no policy and no task, did you mean "quest"?' describe quset
 refuse 2 '"zzzzzzzzzz" is no policy and no task, see kvlab list' describe zzzzzzzzzz
@@ -150,7 +150,7 @@ refuse 2 '--set policies: policy "snapvk" does not exist, did you mean "snapkv"?
     sweep s.yaml --set policies=snapvk
 refuse 2 '--set tasks: task "passkeys" does not exist, did you mean "passkey"?' \
     sweep s.yaml --set tasks=passkeys
-refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording)' \
+refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording, prose)' \
     sweep s.yaml --set 'tasks={task: passkey, kees: 1}'
 refuse 2 's.yaml: tasks: passkey: 2 questions with keys=1, want keys=2 or fewer questions' \
     sweep s.yaml --set tasks=passkey

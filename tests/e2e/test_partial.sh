@@ -48,7 +48,7 @@ cat failed.zst failed.zst >twice.zst
 grep -q '1 stopped by an error' once || fail "no cell was refused: $(cat once)"
 equal "status of a log twice" "$(cat once)" "$("$program" status twice.zst | grep -vE '^(runs|log) ')"
 
-# One log of a sweep that was parted in two ways: each cell is one, whoever did it.
+# Logs of a sweep that was parted in two ways: each cell is one, whoever did it.
 cat >parted.yaml <<YAML
 name: parted
 model: $model
@@ -58,11 +58,14 @@ policies: [full, quest]
 budgets: [32]
 contexts: 2
 YAML
-shard() { "$program" sweep parted.yaml --threads 1 --quiet --log "$1" --shard "$2" >out 2>err || fail "shard $2: $(cat err)"; }
-cells_of() { "$program" status "$1" | grep -oE '^(cells|samples|state) .*'; }
+shard() { "$program" sweep parted.yaml --threads 1 --quiet --log $1.zst --shard $2 >out 2>err || fail "shard $2: $(cat err)"; }
+cells_of() { "$program" status "$1" 2>err | grep -oE '^(cells|samples|state) .*'; }
 "$program" sweep parted.yaml --threads 1 --quiet --log one.zst >out 2>err || fail "the sweep: $(cat err)"
-for part in 1/3 1/2 0/2; do shard parts.zst $part; done
-equal "two shardings" "$(cells_of one.zst)" "$(cells_of parts.zst)"
-shard part.zst 0/2
-"$program" sweep parted.yaml --threads 1 --quiet --log part.zst >out 2>err || fail "the whole sweep behind a shard: $(cat err)"
-equal "a shard, then the whole" "$(cells_of one.zst)" "$(cells_of part.zst)"
+shard a 1/3
+shard b 1/2
+shard c 0/2
+for logs in 'a b c' 'c b a' 'c one' 'one a'; do
+    cat $(printf '%s.zst ' $logs) >parts.zst
+    equal "$logs" "$(cells_of one.zst)" "$(cells_of parts.zst)"
+    [ ! -s err ] || fail "$logs: something is left"
+done

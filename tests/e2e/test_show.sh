@@ -45,6 +45,21 @@ for log in chat raw; do
 done
 equal "answers tried" 10 $tried
 
+# From another folder than that of the sweep: names of files are those of a folder above the log.
+mkdir -p sweeps/out elsewhere
+cp chat.zst sweeps/out
+printf '{"context": "The door is blue. ", "question": "Which door?", "answers": ["blue"]}\n' >sweeps/rows.jsonl
+cp chat.gguf sweeps/one.gguf
+(cd sweeps && "$program" run --model one.gguf --threads 1 --quiet --task "jsonl:file=rows.jsonl" --length 64 --contexts 1 --policy full \
+    --log out/rows.zst) >out 2>err || fail "a sweep of a file"
+rows=$(lines_of sweeps/out/rows.zst | jq -r 'select(.kind == "cell").cell')
+(cd elsewhere && "$program" show ../sweeps/out/rows.zst "$rows") >out 2>err || fail "show from another folder"
+grep -q 'those that were sent (by their hash)$' out || fail "the hash, from another folder"
+(cd elsewhere && "$program" show ../sweeps/out/rows.zst "$rows" --model ../sweeps/one.gguf) >out 2>err || fail "show from another folder, with the model"
+grep -q 'The door is blue' out || fail "the rows, from another folder"
+mv sweeps/one.gguf elsewhere
+refuse 2 '^kvlab: the model of the log .*one\.gguf: cannot open' sweeps/out/rows.zst "$rows"
+
 # ---- what is printed -------------------------------------------------------------------------------------------
 equal "cells listed" 4 "$(show chat.zst | wc -l)"
 cell=$(lines_of chat.zst | jq -r 'select(.kind == "cell" and .policy == "quest" and .protocol == "question_in_prefill").cell')

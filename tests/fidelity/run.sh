@@ -5,6 +5,7 @@
 #   tests/fidelity/run.sh --installed     the same, but installs and builds nothing: what is missing ends
 #                                         it with code 77
 #   tests/fidelity/run.sh --list          what is compared
+#   tests/fidelity/run.sh --install       installs what it needs, and no more
 #   tests/fidelity/run.sh --report FILE.md --only REGEX --models M,... --lengths N,... --ratios R,... --jobs N
 #
 # Wants a python3 with PyTorch: on Debian 12 `apt-get install python3-torch python3-venv` (150 MB).
@@ -42,8 +43,9 @@ installed=
 arguments=()
 for argument in "$@"; do
     case $argument in
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --installed) installed=1 ;;
+    --install) cmp -s "$here/requirements.txt" "$venv/installed.txt" || install; exit 0 ;;
     *) arguments+=("$argument") ;;
     esac
 done

@@ -5,6 +5,7 @@
 
 #include "cpu.h"
 #include "half.h"
+#include "kv_rows.h"
 #include "kvl/ops.h"
 #include "kvl/rng.h"
 #include "lane.h"
@@ -153,65 +154,59 @@ struct ut_lanes {
     uint8_t *memory;
 };
 
+/* Any type, or a pair of them, that takes such heads; the four that have kernels of their own often. */
 static inline enum kvl_kv_type ut_kv_type(struct kvl_rng *r, int32_t head_dim)
 {
-    int32_t type = UT_PICK(r, KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16, KVL_KV_Q8_0);
-    if (type == KVL_KV_Q8_0 && head_dim % KVL_KV_BLOCK != 0) type = KVL_KV_F16;
-    return (enum kvl_kv_type)type;
+    int32_t n_types = 0, v;
+    while (kvl_kv_facts((enum kvl_kv_type)n_types)) n_types++;
+    int32_t k = (int32_t)kvl_rng_below(r, (uint32_t)(kvl_rng_below(r, 2) ? 4 : n_types));
+    v = kvl_rng_below(r, 4) ? k : (int32_t)kvl_rng_below(r, (uint32_t)n_types);
+    enum kvl_kv_type type = kvl_kv_pair((enum kvl_kv_type)k, (enum kvl_kv_type)v);
+    return kvl_kv_check(type, head_dim, NULL) == KVL_OK ? type : KVL_KV_F16;
 }
 
 static inline void ut_layout(struct kvl_layout *l, int32_t head_dim, int32_t block_tok,
                              enum kvl_kv_type type, bool raw)
 {
-    size_t row = kvl_kv_bytes(type, (size_t)head_dim);
-    size_t part = ((size_t)block_tok * row + 63) / 64 * 64;
-    assert_true(type != KVL_KV_Q8_0 || head_dim % KVL_KV_BLOCK == 0);
-    *l = (struct kvl_layout){
-        .head_dim = head_dim, .block_tok = block_tok, .type = type, .row_bytes = row
-    };
+    assert_int_equal(kvl_kv_check(type, head_dim, NULL), KVL_OK);
+    *l = (struct kvl_layout){ .head_dim = head_dim, .block_tok = block_tok };
     while (1 << l->block_shift < block_tok) l->block_shift++;
-    l->part_off[KVL_PART_K] = 0;
-    l->part_off[KVL_PART_V] = part;
-    l->part_off[KVL_PART_K_RAW] = raw ? 2 * part : SIZE_MAX;
-    l->pos_off = (raw ? 3 : 2) * part;
+    for (int part = 0; part < 3; part++) {
+        l->type[part] = part == KVL_PART_V ? kvl_kv_values(type) : kvl_kv_keys(type);
+        l->row_bytes[part] = kvl_kv_row_bytes(l->type[part], head_dim);
+        l->part_off[part] = part == KVL_PART_K_RAW && !raw ? SIZE_MAX : l->pos_off;
+        if (l->part_off[part] != SIZE_MAX)
+            l->pos_off += ((size_t)block_tok * l->row_bytes[part] + 63) / 64 * 64;
+    }
     l->bytes = l->pos_off + ((size_t)block_tok * 4 + 63) / 64 * 64;
 }
 
-static inline void ut_put(const struct kvl_layout *l, uint8_t *block, enum kvl_kv_part part,
-                          int32_t row, int32_t c, float x)
+/* Whether the processor may multiply rounded numbers. */
+static inline bool ut_has_bf16(const struct kvl_layout *l)
 {
-    uint8_t *at = block + l->part_off[part] + (size_t)row * l->row_bytes +
-                  (size_t)c * (size_t)kvl_kv_elem_bytes(l->type);
-    uint16_t half = l->type == KVL_KV_F16 ? kvl_f32_to_f16(x) : kvl_f32_to_bf16(x);
-    if (l->type == KVL_KV_F32)
-        memcpy(at, &x, sizeof x);
-    else
-        memcpy(at, &half, sizeof half);
+    return l->type[KVL_PART_K] == KVL_KV_BF16 || l->type[KVL_PART_V] == KVL_KV_BF16;
 }
 
-/* Rows of q8_0: scales of about 1 / 192, any bytes; poison is a scale that is no number. */
-static inline void ut_fill_q8(struct kvl_rng *r, uint8_t *rows, size_t bytes, bool live)
+/* Whether rows are turned back by sums, whose last bits are not those of the definition in double: numbers that are
+ * then rounded may fall to the other side. */
+static inline bool ut_is_turned(const struct kvl_layout *l)
 {
-    for (size_t at = 0; at < bytes; at += KVL_KV_BLOCK_BYTES) {
-        uint16_t scale = kvl_f32_to_f16(live ? (float)(1 + kvl_rng_f64(r)) / 256 : NAN);
-        memcpy(rows + at, &scale, sizeof scale);
-        for (size_t i = 2; i < KVL_KV_BLOCK_BYTES; i++)
-            rows[at + i] = (uint8_t)kvl_rng_below(r, 256);
-    }
+    return kvl_kv_facts(l->type[KVL_PART_K])->turn != KVL_TURN_NONE ||
+           kvl_kv_facts(l->type[KVL_PART_V])->turn != KVL_TURN_NONE;
 }
 
+/* Rows of random numbers, quantised; poison is all ones, which is NaN where a scale or an element is a float. */
 static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, uint8_t *block,
                                  int32_t n_live)
 {
-    static const enum kvl_kv_part parts[] = { KVL_PART_K, KVL_PART_V, KVL_PART_K_RAW };
-    for (int32_t p = 0; p < (l->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3); p++) {
-        uint8_t *rows = block + l->part_off[parts[p]];
-        for (int32_t i = 0; l->type == KVL_KV_Q8_0 && i < l->block_tok; i++)
-            ut_fill_q8(r, rows + (size_t)i * l->row_bytes, l->row_bytes, i < n_live);
-        for (int32_t i = 0; l->type != KVL_KV_Q8_0 && i < l->block_tok * l->head_dim; i++) {
-            float x = (float)(kvl_rng_f64(r) * 2 - 1);
-            ut_put(l, block, parts[p], i / l->head_dim, i % l->head_dim,
-                   i / l->head_dim < n_live ? x : NAN);
+    float x[1024];
+    for (int part = 0; part < 3; part++) {
+        if (l->part_off[part] == SIZE_MAX) continue;
+        uint8_t *row = block + l->part_off[part];
+        for (int32_t i = 0; i < l->block_tok; i++, row += l->row_bytes[part]) {
+            for (int32_t c = 0; c < l->head_dim; c++) x[c] = (float)(kvl_rng_f64(r) * 2 - 1);
+            kvl_row_put(l->type[part], row, x, l->head_dim);
+            if (i >= n_live) memset(row, 0xff, l->row_bytes[part]);
         }
     }
 }

@@ -61,7 +61,7 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const stru
     t->inv_freq = ut_inv_freq(head_dim);
     t->rope = (struct kvl_rope){ .inv_freq = t->inv_freq, .n_rot = head_dim, .mag = 1 };
     t->q = ut_random(r, (size_t)n_heads * (size_t)head_dim, amplitude);
-    if (type == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)n_heads * (size_t)head_dim);
+    if (kvl_kv_keys(type) == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)n_heads * (size_t)head_dim);
     t->job = (struct kvl_attn_job){ .q = t->q, .lane = &t->lanes.lane[0], .n_heads = n_heads };
     t->args = (struct kvl_attn_decode_args){ .jobs = &t->job,
                                              .n_jobs = 1,
@@ -123,7 +123,7 @@ static void case_run(struct decode_case *t, const struct kvl_ops *ops, int i)
 /* Weights of bf16 values are rounded, by 2^-9 at most. */
 static double case_out_tol(const struct decode_case *t, double tol)
 {
-    return t->lanes.layout.type == KVL_KV_BF16 ? tol + 2e-3 : tol;
+    return ut_has_bf16(&t->lanes.layout) ? tol + 2e-3 : tol;
 }
 
 static void case_compare(const struct decode_case *t, double tol)

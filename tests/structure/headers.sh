@@ -1,26 +1,58 @@
 #!/usr/bin/env bash
-# headers.sh - a public function is defined in the folder of its header: kvl/table.h in core/policy/table, and so
-# plan.h, select.h and observe.h; the calls of policy.h in core/policy/hooks.
+# headers.sh - a function is defined in the folder of the header that declares it.  Public headers have the folders of
+# the table below (kvl/model.h, device.h, ops.h, fpenv.h, peak.h and task.h are doors to several); what policy_impl.h
+# declares is defined in one of the five folders of core/policy.
 #   $1 the sources
 set -euo pipefail
 cd "$1"
-n=0 bad=0
-while read -r header folder; do
-    for name in $(awk '/^KVL_API/ { on = 1 } on { text = text " " $0 } on && /;/ { print text; text = ""; on = 0 }' "core/include/kvl/$header.h" |
-        grep -oE '\bkvl_[a-z0-9_]+ *\(' | tr -d ' (' | sort -u); do
-        n=$((n + 1))
-        at=$(grep -rlE "^[a-z][a-z0-9_ ]*[ *]$name\(" core/policy --include=*.c || true)
-        case $at in
-        "core/policy/$folder/"*.c) ;;
-        *) echo "headers: $name of kvl/$header.h is defined in ${at:-no file of core/policy}, want core/policy/$folder" >&2; bad=1 ;;
-        esac
-    done
-done <<'TEXT'
-policy hooks
-plan plan
-table table
-select select
-observe observe
-TEXT
-[ "$n" -ge 80 ] || { echo "headers: $n public functions, want 80 or more" >&2; exit 1; }
-exit $bad
+folders='base core/base
+opt core/base
+rng core/base
+utf8 core/base
+gguf core/format
+tokenizer core/tokenizer
+chat core/model
+tables core/model
+kvstore core/kv
+policy core/policy/hooks
+plan core/policy/plan
+table core/policy/table
+select core/policy/select
+observe core/policy/observe'
+# header folder: why the header declares what another folder defines
+others='core/ops/lane.h core/kv: operators see the lanes of the store
+core/ops/cpu/kern/cpu.h core/ops/cpu: what kernels of all instruction sets take'
+name='^[A-Za-z][A-Za-z0-9_ ]*[ *]+([a-z][a-z0-9_]*)\('
+declared=$(mktemp)
+trap 'rm -f "$declared"' EXIT
+find core harness methods datasets -name '*.h' -print0 | xargs -0 awk -v rule="$name" '
+    /^static|^typedef|^#|^[^A-Za-z]/ { next }
+    match($0, rule) { text = substr($0, 1, RLENGTH - 1); sub(/.*[ *]/, "", text); print FILENAME, text }' |
+    sort -u >"$declared"
+find core harness methods datasets \( -name '*.c' -o -name '*.cu' \) ! -path 'core/ops/ref/*' -print0 |
+    xargs -0 grep -HE "$name" | grep -vE ':(static|typedef|else|return) |;$' |
+    awk -v rule="$name" -v declared="$declared" -v folders="$folders" -v others="$others" '
+    { at = index($0, ":"); path = substr($0, 1, at - 1); text = substr($0, at + 1)
+      if (!match(text, rule)) next
+      text = substr(text, 1, RLENGTH - 1); sub(/.*[ *]/, "", text)
+      sub(/\/[^\/]*$/, "", path)
+      if (!index(" " home[text] " ", " " path " ")) home[text] = home[text] (home[text] ? " " : "") path }
+    END {
+        n = split(folders, line, "\n")
+        for (i = 1; i <= n; i++) { split(line[i], word, " "); of["core/include/kvl/" word[1] ".h"] = word[2] }
+        n = split(others, line, "\n")
+        for (i = 1; i <= n; i++) { sub(/:.*/, "", line[i]); split(line[i], word, " "); more[word[1]] = word[2] }
+        while ((getline row < declared) > 0) {
+            split(row, word, " "); header = word[1]; text = word[2]
+            folder = header; sub(/\/[^\/]*$/, "", folder)
+            if (folder == "core/include/kvl" && !(header in of)) continue
+            if (header in of) folder = of[header]
+            if (!(text in home) || home[text] == more[header]) continue
+            n_checked++
+            if (header == "core/policy/policy_impl.h" && home[text] ~ /^core\/policy\/[a-z]+$/) continue
+            if (index(" " home[text] " ", " " folder " ")) continue
+            print "headers: " text " of " header " is defined in " home[text] ", want " folder; bad = 1
+        }
+        if (n_checked < 800) { print "headers: " n_checked " functions, want 800 or more"; bad = 1 }
+        exit bad
+    }' >&2

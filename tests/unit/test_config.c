@@ -11,6 +11,9 @@
 
 #include <cmocka.h>
 
+#define KV_TYPES                                                                                   \
+    "f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3"
+
 struct config_test {
     struct kvl_registry *registry;
     char path[64];
@@ -177,20 +180,23 @@ static void test_text_round_trip(void **state)
     char text[4096], hash[33];
     (void)state;
     config_open(&t);
-    assert_int_equal(config_load(&t,
-                                 "model: '/a b/\"m\\.gguf'\nname: x\nlog: l\n"
-                                 "tasks: [{task: passkey, keys: 4}]\n"
-                                 "policies: [full, {policy: quest, page: [8..32*2]},\n"
-                                 "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
-                                 "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
-                                 "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: f32\nbatch: 5\n"
-                                 "prefill_type: bf16\ndevice: cuda:2..3\n"
-                                 "protocols: [question_as_decode]\n"
-                                 "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
-                                 "0.25, protocol: question_as_decode}]\n"
-                                 "quality: {top: [1, 20]}\n"
-                                 "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
-                     KVL_OK);
+    assert_int_equal(
+        config_load(
+            &t,
+            "model: '/a b/\"m\\.gguf'\nname: x\nlog: l\n"
+            "tasks: [{task: passkey, keys: 4}]\n"
+            "policies: [full, {policy: quest, page: [8..32*2]},\n"
+            "  {policy: streaming_llm, sink: 2, prefill: [own, shared]}]\n"
+            "lengths: 64..256*2\nbudgets: [64, 12.5%]\nthreads: 3\n"
+            "depths: [spread, 0.25]\nkv_limit_mib: 9\nkv_type: {k: q8_0, v: q4_0+hadamard}\nbatch: "
+            "5\n"
+            "prefill_type: bf16\ndevice: cuda:2..3\n"
+            "protocols: [question_as_decode]\n"
+            "exclude: [{policy: quest, budget: 64}, {length: 64, depth: "
+            "0.25, protocol: question_as_decode}]\n"
+            "quality: {top: [1, 20]}\n"
+            "speed: {lengths: 128, policies: ['*'], budgets: 32}\n"),
+        KVL_OK);
     assert_true(t.s.gpus.first == 2 && t.s.gpus.n == 2); /* no part of what a sweep is */
     snprintf(text, sizeof text, "%s", t.s.text);
     snprintf(hash, sizeof hash, "%s", t.s.hash);
@@ -252,7 +258,11 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nseed: 1.5\n",
           ":5: seed: \"1.5\" is out of range, want 0 to 9223372036854775807" },
         { CONFIG_HEAD "lengths: 64\nkv_type: f8\n",
-          ":5: kv_type: \"f8\" is no element type, want f32, f16, bf16 or q8_0" },
+          ":5: kv_type: \"f8\" is no element type, want one of " KV_TYPES ", or {k: .., v: ..}" },
+        { CONFIG_HEAD "lengths: 64\nkv_type: {k: f16, v: q4}\n",
+          ":5: kv_type.v: \"q4\" is no element type, want one of " KV_TYPES },
+        { CONFIG_HEAD "lengths: 64\nkv_type: {k: f16, w: q4_0}\n",
+          ":5: no key \"kv_type.w\", want one of k, v" },
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32, bf16 or blas" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",

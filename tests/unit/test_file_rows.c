@@ -830,9 +830,12 @@ static void test_scbench_parts(void **state)
                "\"multi_turns\": [{\"input\": "
                "\"Which function?\", \"answer\": \"def f(): pass\", \"task\": \"scbench_repoqa\"}, "
                "{\"input\": "
-               "\"Key k\", \"answer\": \"v7\", \"task\": \"scbench_kv\"}]}\n");
+               "\" Key k\", \"answer\": \"v7\", \"task\": \"scbench_kv\"}]}\n");
     must_open(&o, kvl_task_scbench, "dir=%s,name=repoqa_and_kv");
     struct kvl_sample s = must_sample(&o, 0, 4096, 0, 2);
+    /* White space of the pattern parts questions, that of the file is theirs. */
+    assert_string_equal(s.question[0].turn, "Which function?");
+    assert_string_equal(s.question[1].turn, " Key k");
     assert_int_equal(s.question[0].max_new_tok, 1024);
     assert_int_equal(s.question[1].max_new_tok, 80);
     o.task->score(&s.question[0], "def f(): pas", &score);

@@ -155,8 +155,10 @@ static void test_bad_descriptions(void **state)
         REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "power of two from 8 to 256");
     }
     d = good;
-    d.type = (enum kvl_kv_type)4;
-    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 4");
+    d.type = (enum kvl_kv_type)200;
+    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 200");
+    d.type = kvl_kv_pair(KVL_KV_F16, (enum kvl_kv_type)200);
+    REFUSED(kvl_store_create(&d, &store, &err), KVL_EINVAL, "element type 200");
     assert_null(store);
 }
 
@@ -217,9 +219,9 @@ static void test_alignment(void **state)
     assert_true(lane.sorted);
     for (int32_t b = 0; b < 7; b++) {
         for (int part = 0; part < 3 && !device; part++)
-            assert_int_equal((uintptr_t)kvl_lane_slot(&lane, (enum kvl_kv_part)part, b * 16) % 64,
+            assert_int_equal((uintptr_t)kvl_lane_slot(&lane, (enum kvl_kv_part)part, b * 16) % 16,
                              0);
-        assert_int_equal((uintptr_t)kvl_lane_pos(&lane, b) % 64, 0);
+        assert_int_equal((uintptr_t)kvl_lane_pos(&lane, b) % 16, 0);
         assert_int_equal(kvl_lane_pos(&lane, b)[1], b * 16 + 1);
     }
     kvl_seq_destroy(seq);
@@ -553,7 +555,7 @@ static void check_rounding(enum kvl_kv_type type, const float *in, const float *
     OK(kvl_seq_read(seq, 0, 0, KVL_PART_V, 0, 1, out, &err));
     assert_memory_equal(out, want, sizeof out);
     memcpy(rounded, in, sizeof rounded);
-    kvl_store_round(store, rounded, DIM * 2);
+    kvl_store_round(store, KVL_PART_V, rounded, DIM * 2);
     assert_memory_equal(rounded, want, sizeof rounded);
     struct kvl_seq_stats st;
     kvl_seq_stats(seq, &st);
@@ -598,7 +600,7 @@ static void store_q8(const float in[64], float out[64])
     OK(kvl_seq_append(seq, 0, 1, &(int32_t){ 0 }, in, NULL, in, &err));
     OK(kvl_seq_read(seq, 0, 0, KVL_PART_K, 0, 1, out, &err));
     memcpy(rounded, in, sizeof rounded);
-    kvl_store_round(store, rounded, 64);
+    kvl_store_round(store, KVL_PART_K, rounded, 64);
 #ifdef KVL_TEST_CUDA /* a GPU has a NaN of its own */
     for (int i = 0; i < 64; i++)
         if (isnan(rounded[i]) && isnan(out[i])) rounded[i] = out[i];

@@ -268,7 +268,7 @@ static void test_blocks_out_and_in(void **state)
     assert_int_equal(b.d2h_calls - a.d2h_calls, HEADS);
     assert_int_equal(b.d2h_bytes - a.d2h_bytes, HEADS * BLOCKS * bytes);
     OK(device->sync());
-    OK(kvl_seq_restore(back, 0, 0, BLOCKS, out, &err));
+    OK(kvl_seq_restore(back, 0, 0, BLOCKS * TOK, out, &err));
     a = traffic();
     OK(kvl_blocks_write(store, out, HEADS * BLOCKS, stage, &err));
     assert_int_equal(traffic().h2d_calls - a.h2d_calls, 1);
@@ -413,7 +413,7 @@ static void test_order_and_mirror(void **state)
         OK(device->order(KVL_STREAM_MAIN, KVL_STREAM_COPY));
         OK(device->copy(there, pinned, sizeof host, KVL_STREAM_COPY));
         OK(device->order(KVL_STREAM_COPY, KVL_STREAM_MAIN));
-        OK(device->kv_round(KVL_KV_BF16, there, NULL, N));
+        OK(device->kv_round(KVL_KV_BF16, there, NULL, N, 8));
         OK(device->copy(sum, there, sizeof sum, KVL_STREAM_MAIN));
         assert_true(sum[0] == 0.0f && sum[257] == 256.0f && sum[259] == 260.0f);
     }

@@ -441,9 +441,8 @@ static void test_large_keys(void **state)
     static const struct {
         enum kvl_kv_type type;
         bool fits;
-    } row[] = {
-        { KVL_KV_F16, false }, { KVL_KV_BF16, true }, { KVL_KV_F32, true }, { KVL_KV_Q8_0, true }
-    };
+    } row[] = { { KVL_KV_F16, false }, { KVL_KV_BF16, true },     { KVL_KV_F32, true },
+                { KVL_KV_Q8_0, true }, { KVL_KV_FP8_E4M3, true }, { KVL_KV_TURBOQUANT4, false } };
     struct hw w;
     int32_t id[N_TOK];
     (void)state;

@@ -298,7 +298,7 @@ static float *run_steps(struct rig *r, const struct kvl_policy *policy, enum kvl
 static int64_t slot_bytes(const struct rig *r)
 {
     const struct kvl_store_desc *d = kvl_store_desc(kvl_engine_store(r->engine));
-    return (int64_t)2 * d->head_dim * kvl_kv_elem_bytes(d->type);
+    return (int64_t)kvl_kv_slot_bytes(d->type, d->head_dim, false);
 }
 
 /* ---- the naive model -------------------------------------------------------------------------------- */
@@ -434,7 +434,8 @@ static bool in_turn(int size, int turn)
 /* Any size of units and caches, any kind of list: the same bits. */
 static void test_answers_do_not_depend_on_it(void **state)
 {
-    const enum kvl_kv_type types[] = { KVL_KV_BF16, KVL_KV_Q8_0, KVL_KV_F16, KVL_KV_F32 };
+    const enum kvl_kv_type types[] = { KVL_KV_BF16, kvl_kv_pair(KVL_KV_Q8_0, KVL_KV_Q4_0_TURNED),
+                                       KVL_KV_F16, KVL_KV_F32 };
     int turn = 0;
     (void)state;
     for (int t = 0; t < N_TYPES; t++) {

@@ -371,11 +371,15 @@ static void test_turns(void **state)
                                           "{{ messages[0].content }} {% endif %}{{ m.content }} "
                                           "[/I]{% elif m.role == 'assistant' %}{{ m.content }}. "
                                           "{% endif %}{% endfor %}";
-    char text[3][32] = { "Why? It is", "How?", "\nWho? It is" };
-    char answer[3][32] = { " so", " thus", " I" };
-    struct kvl_question q[3] = { { .text = text[0], .n_prefix = 6, .answer = answer[0] },
-                                 { .text = text[1], .answer = answer[1] },
-                                 { .text = text[2], .n_prefix = 6, .answer = answer[2] } };
+    /* The second question begins with white space of its own, the third is parted from what stands before it; the
+     * second answer is said with a space. */
+    char text[3][32] = { "Why? It is", "\n\n  How?", "\nWho? It is" };
+    char answer[3][32] = { " so", " thus", " I" }, turn[] = "  How?", said[] = " thus";
+    struct kvl_question q[3] = {
+        { .text = text[0], .n_prefix = 6, .answer = answer[0] },
+        { .text = text[1], .answer = answer[1], .turn = turn, .said = said },
+        { .text = text[2], .n_prefix = 6, .answer = answer[2] }
+    };
     struct prompt_test t;
     (void)state;
     for (int moved = 0; moved < 2; moved++) {
@@ -396,7 +400,7 @@ static void test_turns(void **state)
             kvl_decode(p.tokenizer, all.id, all.n, true, false, &got, NULL);
             assert_string_equal(got.data,
                                 "Why?<|im_end|>\n<|im_start|>assistant\nIt is so<|im_end|>\n"
-                                "<|im_start|>user\nHow?<|im_end|>\n<|im_start|>assistant\nthus"
+                                "<|im_start|>user\n  How?<|im_end|>\n<|im_start|>assistant\n thus"
                                 "<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n"
                                 "<|im_start|>assistant\nIt is");
         }

@@ -21,6 +21,14 @@ struct sweep {
     struct kvl_runner r;
 };
 
+static struct kvl_outcome *outcomes_of(struct kvl_state *s, size_t cell)
+{
+    struct kvl_outcome *o;
+    struct kvl_quality_means *q;
+    assert_int_equal(kvl_state_own(s, cell, &o, &q, NULL), KVL_OK);
+    return o;
+}
+
 /* Without it the tests are skipped. */
 static const char file_of_model[] = KVL_SOURCE_DIR "/datasets/model/kvlab-small.gguf";
 
@@ -88,9 +96,9 @@ static void answered(struct sweep *x, bool (*want)(int32_t length))
         for (size_t c = g->first; want(g->length) && c < g->first + g->n; c++)
             for (int32_t k = 0; k < 2 * x->s.questions; k++) {
                 int32_t context = k / x->s.questions;
-                x->state.cell[c].outcome[k].have = true;
-                x->state.cell[c].outcome[k].wall_ns = answer_ns(&x->work->cell[c], context);
-                x->state.cell[c].outcome[k].prefill_ns = prefill_ns(g->length);
+                outcomes_of(&x->state, c)[k].have = true;
+                outcomes_of(&x->state, c)[k].wall_ns = answer_ns(&x->work->cell[c], context);
+                outcomes_of(&x->state, c)[k].prefill_ns = prefill_ns(g->length);
             }
     }
 }
@@ -213,7 +221,7 @@ static void test_unknown(void **state)
     const struct kvl_point *lost = &x->s.policies.v[x->s.policies.n - 1];
     for (size_t c = 0; c < x->work->n_cells; c++)
         for (int32_t k = 0; x->work->cell[c].policy == lost && k < 2 * x->s.questions; k++)
-            x->state.cell[c].outcome[k].have = false;
+            outcomes_of(&x->state, c)[k].have = false;
     assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);
     assert_false(kvl_rates_know(&rates, &x->r));
     assert_true(kvl_rates_left(&rates, &x->r).ns > truth_ns(x, lengths_all));
@@ -232,7 +240,7 @@ static void test_snapshots(void **state)
     double want = truth_ns(x, lengths_all);
     for (size_t c = 0; c < x->work->n_cells; c++)
         for (int32_t k = 0; k < 2 * x->s.questions; k++)
-            x->state.cell[c].outcome[k].prefill_ns = (double)NAN;
+            outcomes_of(&x->state, c)[k].prefill_ns = (double)NAN;
     for (size_t i = 0; i < x->work->n_groups; i++)
         want -= (x->s.contexts - 2) * prefill_ns(x->work->group[i].length);
     assert_int_equal(kvl_rates_read(&rates, &x->r, &err), KVL_OK);

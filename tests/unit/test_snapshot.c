@@ -33,6 +33,10 @@ static const struct rig_desc descs[] = {
     { .llama = { .n_layers = 2, .n_kv_heads = 1, .seed = 43 }, .kv_type = KVL_KV_BF16 },
     { .llama = { .n_layers = 2, .n_kv_heads = 2, .head_dim = 32, .seed = 44 },
       .kv_type = KVL_KV_Q8_0 },
+    { .llama = { .n_layers = 2, .n_kv_heads = 2, .head_dim = 64, .seed = 45 },
+      .kv_type = KVL_KV_Q4_0_TURNED },
+    { .llama = { .n_layers = 2, .n_kv_heads = 2, .head_dim = 32, .seed = 46 },
+      .kv_type = KVL_KV_TURBOQUANT3 | (KVL_KV_FP8_E4M3 + 1) << 8 }, /* kvl_kv_pair */
 };
 
 struct stage {

@@ -168,8 +168,9 @@ struct kvl_device {
     int (*kv_move)(const struct kvl_kv_move_args *a);
     /* As kv_move, given to COPY, where nothing of the call is read and written both; no stage. */
     int (*kv_gather)(const struct kvl_kv_move_args *a);
-    /* kvl_store_round of k [n] and v [n] for memory of the device, given to MAIN; v NULL: of k alone. */
-    int (*kv_round)(enum kvl_kv_type type, float *k, float *v, size_t n);
+    /* kvl_store_round of k [n] and v [n], rows of head_dim, for memory of the device, given to MAIN; v NULL: of k
+     * alone. */
+    int (*kv_round)(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim);
 
     /* Given to MAIN; NULL on the CPU, where tables do it themselves. */
     int (*rows_keep)(const struct kvl_rows_keep_args *a);

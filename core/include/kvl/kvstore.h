@@ -27,29 +27,66 @@
 extern "C" {
 #endif
 
+/* What keys and values are stored as, the rows of kvl/kvtypes.def.  A value that is none of these is a pair of them
+ * (kvl_kv_pair): keys and values apart. */
 enum kvl_kv_type {
-    KVL_KV_F32 = 0,
-    KVL_KV_F16 = 1,
-    KVL_KV_BF16 = 2,
-    KVL_KV_Q8_0 = 3, /* blocks of 32 along the head dimension: a scale (half), 32 signed bytes */
+#define KVL_KV_TYPE(name, number, ...) KVL_KV_##name = (number),
+#include "kvl/kvtypes.def"
+    KVL_KV_PAIRS = 0xffff, /* the largest of all values */
 };
 enum { KVL_KV_BLOCK = 32, KVL_KV_BLOCK_BYTES = 34 }; /* of Q8_0, as in a GGUF file */
 
-/* Of a type whose elements stand alone: of any but Q8_0. */
+static inline enum kvl_kv_type kvl_kv_pair(enum kvl_kv_type k, enum kvl_kv_type v)
+{
+    return k == v ? k : (enum kvl_kv_type)((int)k | ((int)v + 1) << 8);
+}
+/* What keys and what values are stored as: of a pair, and of any type. */
+static inline enum kvl_kv_type kvl_kv_keys(enum kvl_kv_type type)
+{
+    return (enum kvl_kv_type)((int)type & 255);
+}
+static inline enum kvl_kv_type kvl_kv_values(enum kvl_kv_type type)
+{
+    return (int)type < 256 ? type : (enum kvl_kv_type)(((int)type >> 8) - 1);
+}
+
+enum kvl_kv_turn { KVL_TURN_NONE = 0, KVL_TURN_PLAIN, KVL_TURN_SIGNED };
+
+/* A row of the table.  NULL: there is no such type; a pair is none. */
+struct kvl_kv_facts {
+    const char *name;
+    int32_t unit, unit_bytes, head_bytes;
+    enum kvl_kv_turn turn;
+    float most;
+};
+const struct kvl_kv_facts *kvl_kv_facts(enum kvl_kv_type type);
+
+/* The name of a type; of a pair, keys and values with a slash between. */
+struct kvl_kv_name {
+    char text[40];
+};
+struct kvl_kv_name kvl_kv_name(enum kvl_kv_type type);
+/* The type of this name; false: there is none. */
+bool kvl_kv_find(const char *name, enum kvl_kv_type *out);
+/* "f32, f16, ...": all of them but pairs. */
+const char *kvl_kv_list(void);
+
+/* Of a key and a value, and of a key before RoPE where it is kept; of one row, of a type that is no pair. */
+size_t kvl_kv_slot_bytes(enum kvl_kv_type type, int32_t head_dim, bool raw_keys);
+size_t kvl_kv_row_bytes(enum kvl_kv_type type, int32_t head_dim);
+/* KVL_EINVAL: heads of this size cannot be stored like this, and which types take them. */
+int kvl_kv_check(enum kvl_kv_type type, int32_t head_dim, struct kvl_err *err);
+
+/* Of a type whose elements stand alone: F32, F16, BF16. */
 static inline int32_t kvl_kv_elem_bytes(enum kvl_kv_type type)
 {
     return type == KVL_KV_F32 ? 4 : 2;
 }
-/* Of n elements of a row; of Q8_0 a multiple of 32. */
-static inline size_t kvl_kv_bytes(enum kvl_kv_type type, size_t n)
-{
-    if (type == KVL_KV_Q8_0) return n / KVL_KV_BLOCK * KVL_KV_BLOCK_BYTES;
-    return n * (size_t)kvl_kv_elem_bytes(type);
-}
 /* The type of a table of what keys hold: that of the keys where elements stand alone, else f16, which rounds. */
 static inline enum kvl_kv_type kvl_kv_table_type(enum kvl_kv_type type)
 {
-    return type == KVL_KV_Q8_0 ? KVL_KV_F16 : type;
+    enum kvl_kv_type keys = kvl_kv_keys(type);
+    return keys > KVL_KV_BF16 ? KVL_KV_F16 : keys;
 }
 
 /* What of a slot: key after RoPE, value, key before RoPE (only where the store keeps it). */
@@ -64,7 +101,7 @@ struct kvl_device;
 struct kvl_store_desc {
     int32_t n_layers, n_kv_heads, head_dim;
     int32_t block_tok;               /* slots per block, a power of two from 8 to 256; 0 = 16 */
-    enum kvl_kv_type type;           /* element type of K and V; Q8_0: head_dim a multiple of 32 */
+    enum kvl_kv_type type;           /* of keys and values; kvl_kv_check: it takes head_dim */
     bool raw_keys;                   /* keep keys before RoPE beside those after it */
     size_t limit_bytes;              /* of all blocks in use; 0 = none */
     const struct kvl_device *device; /* where keys and values lie; NULL = cpu */
@@ -142,9 +179,9 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
                  int32_t slot, int32_t n, float *out, struct kvl_err *err);
 void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out);
 
-/* Rounds through the store's element type and back, in place: what `append` will have stored.  n: of whole
- * rows. */
-void kvl_store_round(const struct kvl_store *store, float *v, size_t n);
+/* Rounds rows of a part through what the store keeps and back, in place: what `append` will have stored.  n:
+ * elements of whole rows. */
+void kvl_store_round(const struct kvl_store *store, enum kvl_kv_part part, float *x, size_t n);
 
 /* Checks the invariants (references, bytes, unique positions); KVL_EINTERNAL names the broken one.
  * For tests and debug builds: O(everything). */

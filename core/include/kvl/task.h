@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define KVL_TASK_ABI 5
+#define KVL_TASK_ABI 6
 
 /* What a task reads that has its contexts from files (kvl_task.open): groups of questions about one
  * context each.  `index` of a request counts parts of groups: a group of n questions is
@@ -109,8 +109,9 @@ struct kvl_question {
     /* Bytes of the answer prefix, the white space before it included; 0 = the text has none. */
     size_t n_prefix;
     /* Behind the questions before it, of the same context: the right answer as it stands there (NULL: `answer`),
-     * and what follows the answer before it where there is no chat template (NULL: `text`). */
-    char *said, *later;
+     * and what follows the answer before it where there is no chat template (NULL: `text`).  In a chat template the
+     * user says `turn`, which ends as `text` does (NULL: `text` without the white space that it begins with). */
+    char *said, *later, *turn;
 };
 
 /* Owned by the caller once generated; kvl_sample_free. */

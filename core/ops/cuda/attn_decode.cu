@@ -7,6 +7,7 @@
  * written and read.  Multiply-adds: 1 per element and head; 4 heads take about a quarter of those of an
  * H200.  Times: results/gpu-kernels.md. */
 #include "attn_fast.cuh"
+#include "kv_rows.cuh"
 
 enum {
     PROBS_TILE = 2048,
@@ -113,8 +114,8 @@ struct decode_plan {
 static bool decode_is_fast(const struct kvl_attn_job *job)
 {
     const struct kvl_layout *l = job->lane->layout;
-    return job->n_slots > 0 && l->type != KVL_KV_F32 && (l->head_dim == 64 || l->head_dim == 128) &&
-           !job->pos && !job->keys;
+    return job->n_slots > 0 && kvl_cuda_type(l) != KVL_KV_F32 &&
+           (l->head_dim == 64 || l->head_dim == 128) && !job->pos && !job->keys;
 }
 
 static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_t n_jobs,
@@ -139,7 +140,7 @@ static struct decode_plan decode_measure(const struct kvl_attn_job *jobs, int32_
         p.probs = p.probs || job->probs;
         p.pos = p.pos || job->pos;
         p.any = p.any || !kind;
-        p.staged = p.staged || !job->lane->data;
+        p.staged = p.staged || !job->lane->data || kvl_cuda_is_kept(job->lane->layout);
         p.splits[kind] = KVL_MAX(p.splits[kind], n_splits);
         p.heads[kind] = KVL_MAX(p.heads[kind], job->n_heads);
         p.split[kind] = KVL_MAX(p.split[kind], split);
@@ -264,7 +265,7 @@ static int decode_open(struct kvl_cuda_call *c, const struct kvl_attn_decode_arg
     out->half = a->head_dim / 2;
     out->ahead = kvl_cuda_block_bytes() >= DECODE_ROOMY ? FAST_AHEAD : FAST_AHEAD - 1;
     out->block_shift = l->block_shift;
-    for (int part = 0; part < 3; part++) out->off[part] = (uint32_t)l->part_off[part];
+    for (int part = 0; part < 3; part++) out->off[part] = kvl_cuda_off(l, part);
     return c->rc;
 }
 
@@ -353,7 +354,7 @@ static int decode_jobs(const struct kvl_attn_decode_args *a, const struct kvl_at
     struct decode_params d = {};
     kvl_cuda_begin(&c);
     if (c.rc == KVL_OK && decode_open(&c, a, jobs, n_jobs, &p, values, &d) == KVL_OK)
-        c.rc = decode_launch(&d, &p, n_jobs, jobs[0].lane->layout->type);
+        c.rc = decode_launch(&d, &p, n_jobs, kvl_cuda_type(jobs[0].lane->layout));
     return kvl_cuda_end(&c);
 }
 

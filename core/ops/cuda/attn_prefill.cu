@@ -9,6 +9,7 @@
  *
  * Tiles of slots begin at fixed slots, and what a row does not see of a tile is worth an exact zero: neither
  * the chunk nor the place in it changes a row's bits. */
+#include "kv_rows.cuh"
 #include "prefill_f32.cuh"
 #include "prefill_mma.cuh"
 #include "prefill_wide.cuh"
@@ -163,8 +164,8 @@ template <int D, bool VALUES> static int prefill_start_wide(const struct prefill
 /* What the lanes hold and the model are, and never the chunk, decide: rows have the same bits in every chunk. */
 static bool prefill_is_wide(const struct kvl_attn_prefill_args *a, const struct prefill_work *w)
 {
-    return kvl_cuda_has_wgmma() && a->lanes[0].layout->type == KVL_KV_BF16 && w->q.vectors &&
-           (a->head_dim == 64 || a->head_dim == 128) && w->q.cap.in == 0;
+    return kvl_cuda_has_wgmma() && kvl_cuda_type(a->lanes[0].layout) == KVL_KV_BF16 &&
+           w->q.vectors && (a->head_dim == 64 || a->head_dim == 128) && w->q.cap.in == 0;
 }
 
 static int prefill_launch_wide(const struct prefill_work *w)

@@ -3,6 +3,7 @@
  * Temporary memory is a stack that every call empties: the work of a stream runs in order, so that a call
  * cannot write over what the one before still reads.  A call that needs more than there is takes a further
  * piece; the next call finds them as one, so that decode does not allocate. */
+#include "kv_rows.cuh"
 #include "runtime.cuh"
 
 #include <string.h>
@@ -207,16 +208,41 @@ static const uint8_t *const *lane_stage(struct kvl_cuda_call *c, const struct kv
     return table;
 }
 
+static const uint8_t *const *lane_blocks(struct kvl_cuda_call *c, const struct kvl_lane *lane)
+{
+    return lane->data || c->rc != KVL_OK ? lane->data : lane_stage(c, lane);
+}
+
+struct kvl_kept_lane kvl_cuda_kept(struct kvl_cuda_call *c, const struct kvl_lane *lane)
+{
+    const struct kvl_layout *l = lane->layout;
+    struct kvl_kept_lane out = {};
+    out.blocks = lane_blocks(c, lane);
+    out.block_shift = l->block_shift;
+    out.head_dim = l->head_dim;
+    for (int part = 0; part < 3; part++) {
+        out.type[part] = l->type[part];
+        out.off[part] = (uint32_t)l->part_off[part];
+        out.row[part] = (uint32_t)l->row_bytes[part];
+    }
+    return out;
+}
+
 static struct kvl_cuda_lane lane_of(struct kvl_cuda_call *c, const struct kvl_lane *lane)
 {
     const struct kvl_layout *l = lane->layout;
     struct kvl_cuda_lane out = {};
-    out.blocks = lane->data || c->rc != KVL_OK ? lane->data : lane_stage(c, lane);
+    if (kvl_cuda_is_kept(l)) {
+        const struct kvl_kept_lane kept = kvl_cuda_kept(c, lane);
+        out.blocks = c->rc == KVL_OK ? kvl_cuda_rows_widen(c, &kept, l, lane->n_slots) : NULL;
+    } else {
+        out.blocks = lane_blocks(c, lane);
+    }
     out.n_slots = lane->n_slots;
     out.block_shift = l->block_shift;
     out.head_dim = l->head_dim;
-    out.type = l->type;
-    for (int part = 0; part < 3; part++) out.off[part] = (uint32_t)l->part_off[part];
+    out.type = kvl_cuda_type(l);
+    for (int part = 0; part < 3; part++) out.off[part] = kvl_cuda_off(l, part);
     return out;
 }
 

@@ -4,6 +4,7 @@
  * threads takes one span or move of one part, so that its rows are read and written in order, by words as
  * wide as the row's length and the addresses let them be.  Not timed on hardware yet. */
 #include "kv_block.h"
+#include "kv_rows.cuh"
 #include "runtime.cuh"
 
 enum { KV_THREADS = 128, KV_ROUND_THREADS = 256, KV_ROUND_BLOCKS = 1024 };
@@ -19,16 +20,11 @@ struct kv_parts {
     int32_t n, n_kv_heads, head_dim;
 };
 
+/* Of every part that is stored: where it begins in a block, words of a row, where its rows are staged. */
 struct kv_move_shape {
     uint32_t off[3];
-    int64_t row, total; /* words of a row; slots of all moves */
+    int64_t row[3], staged[3];
 };
-
-/* One of three by selection: parameters of a kernel that are indexed are copied to memory of every thread. */
-template <class T> static __device__ inline T kv_third(const T *of, unsigned i)
-{
-    return i == 0 ? of[0] : i == 1 ? of[1] : of[2];
-}
 
 /* ---- kernels -------------------------------------------------------------------------------------- */
 
@@ -90,8 +86,8 @@ static __global__ void __launch_bounds__(KV_THREADS)
     const struct kvl_kv_span s = span[blockIdx.x];
     if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t dim = parts.head_dim, steps = WIDE ? dim / 4 : dim;
-    const float *from = kv_third(parts.from, blockIdx.y);
-    T *to = reinterpret_cast<T *>(s.data + kv_third(parts.off, blockIdx.y)) +
+    const float *from = kvl_third(parts.from, blockIdx.y);
+    T *to = reinterpret_cast<T *>(s.data + kvl_third(parts.off, blockIdx.y)) +
             (size_t)s.slot * (size_t)dim;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
         int32_t r = i / steps;
@@ -107,9 +103,9 @@ static __global__ void __launch_bounds__(KV_THREADS)
     const struct kvl_kv_span s = span[blockIdx.x];
     if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t steps = parts.head_dim / KVL_KV_BLOCK;
-    const float *from = kv_third(parts.from, blockIdx.y);
+    const float *from = kvl_third(parts.from, blockIdx.y);
     uint8_t *to =
-        s.data + kv_third(parts.off, blockIdx.y) + (size_t)(s.slot * steps) * KVL_KV_BLOCK_BYTES;
+        s.data + kvl_third(parts.off, blockIdx.y) + (size_t)(s.slot * steps) * KVL_KV_BLOCK_BYTES;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
         size_t row = (size_t)(s.row + i / steps) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
         kvl_q8_0_put(to + (size_t)i * KVL_KV_BLOCK_BYTES,
@@ -123,11 +119,12 @@ static __global__ void __launch_bounds__(KV_THREADS)
     kv_stage_kernel(struct kv_move_shape shape, const struct kvl_kv_move *move, W *stage, bool in)
 {
     const struct kvl_kv_move m = move[blockIdx.x];
-    uint32_t off = kv_third(shape.off, blockIdx.y);
-    W *staged = stage + ((int64_t)blockIdx.y * shape.total + m.at) * shape.row;
-    const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
-    W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
-    for (int64_t i = threadIdx.x; i < m.n * shape.row; i += KV_THREADS) {
+    uint32_t off = kvl_third(shape.off, blockIdx.y);
+    int64_t row = kvl_third(shape.row, blockIdx.y);
+    W *staged = stage + kvl_third(shape.staged, blockIdx.y) + m.at * row;
+    const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * row;
+    W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * row;
+    for (int64_t i = threadIdx.x; i < m.n * row; i += KV_THREADS) {
         if (in)
             staged[i] = from[i];
         else
@@ -149,10 +146,10 @@ static __global__ void __launch_bounds__(KV_GATHER_THREADS)
          i < n_pieces; i += warps) {
         int32_t part = i / n_moves;
         const struct kvl_kv_move m = move[i - part * n_moves];
-        uint32_t off = kv_third(shape.off, (unsigned)part);
-        int64_t n = m.n * shape.row;
-        const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * shape.row;
-        W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * shape.row;
+        uint32_t off = kvl_third(shape.off, (unsigned)part);
+        int64_t row = kvl_third(shape.row, (unsigned)part), n = m.n * row;
+        const W *from = reinterpret_cast<const W *>(m.from + off) + m.from_slot * row;
+        W *to = reinterpret_cast<W *>(m.to + off) + m.to_slot * row;
         for (int64_t at = lane; at < n; at += KVL_WARP * KV_GATHER_WORDS) {
             W w[KV_GATHER_WORDS];
 #pragma unroll
@@ -187,7 +184,8 @@ static __global__ void __launch_bounds__(KV_ROUND_THREADS)
     for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
         uint8_t block[KVL_KV_BLOCK_BYTES];
         kvl_q8_0_put(block, of + i * KVL_KV_BLOCK);
-        kvl_q8_0_get(of + i * KVL_KV_BLOCK, block);
+        for (int32_t c = 0; c < KVL_KV_BLOCK; c += 8)
+            kvl_q8_0_eight(of + i * KVL_KV_BLOCK + c, block, c);
     }
 }
 
@@ -210,9 +208,8 @@ static void kv_put_launch(const struct kv_parts *parts, const struct kvl_kv_span
 /* All reads before the writes: the second launch begins when the first has run. */
 template <class W>
 static void kv_move_launch(struct kv_move_shape shape, const struct kvl_kv_move *move, void *stage,
-                           dim3 grid, size_t row_bytes)
+                           dim3 grid)
 {
-    shape.row = (int64_t)(row_bytes / sizeof(W));
     W *staged = static_cast<W *>(stage);
     KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, move, staged, true);
     KVL_LAUNCH((kv_stage_kernel<W>), grid, KV_THREADS, 0, shape, move, staged, false);
@@ -248,23 +245,44 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
         parts.from[parts.n++] = kvl_cuda_in(&c, a->part[part], n);
     }
     const struct kvl_kv_span *span = kvl_cuda_upload(&c, a->span, (size_t)a->n_spans);
-    if (c.rc == KVL_OK && parts.n > 0) {
-        if (l->type == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
-        if (l->type == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
-        if (l->type == KVL_KV_BF16) kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
-        if (l->type == KVL_KV_Q8_0)
+    if (c.rc == KVL_OK && kvl_cuda_is_kept(l)) {
+        kvl_cuda_rows_put(l, parts.from, span, a->n_spans, a->n_kv_heads);
+    } else if (c.rc == KVL_OK && parts.n > 0) {
+        if (l->type[KVL_PART_K] == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
+        if (l->type[KVL_PART_K] == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
+        if (l->type[KVL_PART_K] == KVL_KV_BF16)
+            kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
+        if (l->type[KVL_PART_K] == KVL_KV_Q8_0)
             KVL_LAUNCH(kv_put_blocks, dim3((unsigned)a->n_spans, (unsigned)parts.n), KV_THREADS, 0,
                        parts, span);
     }
     return kvl_cuda_end(&c);
 }
 
-static struct kv_move_shape kv_shape(const struct kvl_layout *l, unsigned *n_parts)
+/* The widest word that all rows are made of. */
+static size_t kv_word(const struct kvl_layout *l)
+{
+    size_t word = 16;
+    for (int part = 0; part < 3; part++)
+        while (l->part_off[part] != SIZE_MAX && l->row_bytes[part] % word)
+            word = word == 16 ? 4 : 2;
+    return word;
+}
+
+/* total: slots of all moves */
+static struct kv_move_shape kv_shape(const struct kvl_layout *l, int64_t total, unsigned *n_parts)
 {
     struct kv_move_shape shape = {};
+    int64_t word = (int64_t)kv_word(l), staged = 0;
     *n_parts = 0;
-    for (int part = 0; part < 3; part++)
-        if (l->part_off[part] != SIZE_MAX) shape.off[(*n_parts)++] = (uint32_t)l->part_off[part];
+    for (int part = 0; part < 3; part++) {
+        if (l->part_off[part] == SIZE_MAX) continue;
+        unsigned i = (*n_parts)++;
+        shape.off[i] = (uint32_t)l->part_off[part];
+        shape.row[i] = (int64_t)l->row_bytes[part] / word;
+        shape.staged[i] = staged;
+        staged += total * shape.row[i];
+    }
     return shape;
 }
 
@@ -287,21 +305,17 @@ int kvl_cuda_kv_move(const struct kvl_kv_move_args *a)
     const struct kvl_layout *l = a->layout;
     struct kvl_cuda_call c;
     unsigned n_parts;
-    struct kv_move_shape shape = kv_shape(l, &n_parts);
-    size_t row = l->row_bytes;
     if (a->n_moves == 0) return KVL_OK;
-    shape.total = kv_move_slots(a);
-    assert((size_t)shape.total * n_parts * row <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
+    int64_t total = kv_move_slots(a);
+    struct kv_move_shape shape = kv_shape(l, total, &n_parts);
+    assert((size_t)total * kvl_layout_slot(l) <= a->stage_bytes && (uintptr_t)a->stage % 16 == 0);
     kvl_cuda_begin(&c);
     const struct kvl_kv_move *move = kvl_cuda_upload(&c, a->move, (size_t)a->n_moves);
     dim3 grid((unsigned)a->n_moves, n_parts);
     if (c.rc == KVL_OK) {
-        if (row % sizeof(uint4) == 0)
-            kv_move_launch<uint4>(shape, move, a->stage, grid, row);
-        else if (row % sizeof(uint32_t) == 0)
-            kv_move_launch<uint32_t>(shape, move, a->stage, grid, row);
-        else
-            kv_move_launch<uint16_t>(shape, move, a->stage, grid, row);
+        if (kv_word(l) == 16) kv_move_launch<uint4>(shape, move, a->stage, grid);
+        if (kv_word(l) == 4) kv_move_launch<uint32_t>(shape, move, a->stage, grid);
+        if (kv_word(l) == 2) kv_move_launch<uint16_t>(shape, move, a->stage, grid);
     }
     return kvl_cuda_end(&c);
 }
@@ -323,16 +337,15 @@ static int kv_gather_room(size_t bytes)
     return KVL_OK;
 }
 
-static void kv_gather_launch(const struct kvl_kv_move_args *a, size_t row_bytes)
+static void kv_gather_launch(const struct kvl_kv_move_args *a)
 {
     unsigned n_parts;
-    struct kv_move_shape shape = kv_shape(a->layout, &n_parts);
+    struct kv_move_shape shape = kv_shape(a->layout, 0, &n_parts);
     const struct kvl_kv_move *move = static_cast<const struct kvl_kv_move *>(kv_gather_list.moves);
     int32_t n_pieces = a->n_moves * (int32_t)n_parts;
     int32_t blocks = kvl_ceil_div(n_pieces, KV_GATHER_THREADS / KVL_WARP);
     unsigned grid = (unsigned)KVL_MIN(blocks, (int32_t)KV_GATHER_BLOCKS);
-    size_t word = row_bytes % 16 == 0 ? 16 : row_bytes % 4 == 0 ? 4 : 2;
-    shape.row = (int64_t)(row_bytes / word);
+    size_t word = kv_word(a->layout);
     if (word == 16)
         KVL_LAUNCH((kv_gather_kernel<uint4>), grid, KV_GATHER_THREADS, 0, shape, move, a->n_moves,
                    n_pieces);
@@ -347,25 +360,37 @@ static void kv_gather_launch(const struct kvl_kv_move_args *a, size_t row_bytes)
 int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a)
 {
     struct kvl_cuda_runtime *rt = &kvl_cuda_rt;
-    size_t row = a->layout->row_bytes;
     size_t bytes = (size_t)a->n_moves * sizeof *a->move;
     if (a->n_moves == 0) return KVL_OK;
     KVL_TRY(kvl_cuda_ready());
     KVL_TRY(kv_gather_room(bytes));
     KVL_TRY(kvl_cuda_upload_to(kv_gather_list.moves, a->move, bytes, KVL_STREAM_COPY));
     rt->launches = KVL_STREAM_COPY;
-    kv_gather_launch(a, row);
+    kv_gather_launch(a);
     rt->launches = KVL_STREAM_MAIN;
     rt->traffic.h2d_calls++;
-    rt->traffic.h2d_bytes += (int64_t)((size_t)kv_move_slots(a) * row *
-                                       (a->layout->part_off[KVL_PART_K_RAW] == SIZE_MAX ? 2 : 3));
+    rt->traffic.h2d_bytes += kv_move_slots(a) * (int64_t)kvl_layout_slot(a->layout);
     return kvl_cuda_check(cudaGetLastError(), "starting a gather");
 }
 
-int kvl_cuda_kv_round(enum kvl_kv_type type, float *k, float *v, size_t n)
+/* Types that kernels of attention do not read in place. */
+static int kv_round_rows(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim)
+{
+    struct kvl_cuda_call c;
+    int32_t n_rows = (int32_t)(n / (size_t)head_dim);
+    kvl_cuda_begin(&c);
+    k = kvl_cuda_inout(&c, k, n);
+    v = kvl_cuda_inout(&c, v, n);
+    if (c.rc == KVL_OK) kvl_cuda_rows_round(kvl_kv_keys(type), k, n_rows, head_dim);
+    if (c.rc == KVL_OK && v) kvl_cuda_rows_round(kvl_kv_values(type), v, n_rows, head_dim);
+    return kvl_cuda_end(&c);
+}
+
+int kvl_cuda_kv_round(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim)
 {
     struct kvl_cuda_call c;
     if (n == 0 || type == KVL_KV_F32) return KVL_OK;
+    if (type > KVL_KV_Q8_0) return kv_round_rows(type, k, v, n, head_dim);
     kvl_cuda_begin(&c);
     k = kvl_cuda_inout(&c, k, n);
     v = kvl_cuda_inout(&c, v, n);

@@ -1,6 +1,6 @@
 /* A thread per element, neighbours in a row: reads and writes are of whole lines.  Limit: the stored bytes and
  * 4 for each element written.  Not timed on a GPU yet. */
-#include "cuda.cuh"
+#include "kv_rows.cuh"
 
 enum { READ_THREADS = 256 };
 
@@ -30,6 +30,11 @@ int kvl_cuda_lane_read(const struct kvl_lane_read_args *a)
     if (a->n == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     r.out = kvl_cuda_inout(&c, a->out, (n - 1) * a->stride + dim);
+    if (kvl_cuda_is_kept(a->lane->layout)) {
+        const struct kvl_kept_lane kept = kvl_cuda_kept(&c, a->lane);
+        if (c.rc == KVL_OK) kvl_cuda_rows_read(&kept, a->part, a->slot0, a->n, r.out, a->stride);
+        return kvl_cuda_end(&c);
+    }
     r.lane = kvl_cuda_lanes(&c, a->lane, 1);
     r.stride = a->stride;
     r.n = n * dim;

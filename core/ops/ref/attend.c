@@ -9,7 +9,7 @@ void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t sl
 {
     const struct kvl_layout *l = lane->layout;
     assert(slot >= 0 && slot < lane->n_slots);
-    kvl_ref_elems(kvl_lane_slot(lane, part, slot), l->type, (size_t)l->head_dim, out);
+    kvl_ref_kept(kvl_lane_slot(lane, part, slot), l->type[part], l->head_dim, out);
 }
 
 void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope)

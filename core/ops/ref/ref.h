@@ -17,11 +17,12 @@ float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 /* to [n_cols]: x as weights in blocks see it, integers from -most to most times the scale of their block. */
 void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most);
 
-/* Element i of a row of stored elements; what is set is of a type whose elements stand alone. */
+/* Element i of an array of a type whose elements stand alone. */
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);
-/* to [n]: elements 0 .. n - 1 of it. */
-void kvl_ref_elems(const void *p, enum kvl_kv_type type, size_t n, double *to);
 void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
+
+/* to [n]: a row of keys or values as the model made it, but for rounding. */
+void kvl_ref_kept(const void *row, enum kvl_kv_type type, int32_t n, double *to);
 
 /* x rounded to bf16. */
 static inline double kvl_ref_bf16(double x)

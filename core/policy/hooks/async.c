@@ -135,7 +135,7 @@ int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item
     return look_at(ctx->host->session, p, bytes, ctx->err);
 }
 
-/* Once per call, behind the logits: a NaN in a score is told then, with the row that met it. */
+/* Once per call, after the logits: a NaN in a score is told then, with the row that met it. */
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err)
 {
     KVL_TRY(kvl_engine_failed(e, "what operators met", marks_take(e), err));

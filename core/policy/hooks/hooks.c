@@ -95,8 +95,7 @@ static struct kvl_pieces floats_given(const float *x, int32_t n, int32_t dim)
                                 .n = x ? 1 : 0 };
 }
 
-/* What a hook gets of n tokens. */
-/* Queries and inputs are on the device; a hook that does not look leaves them there. */
+/* What a hook gets of n tokens.  Queries and inputs are on the device; a hook that does not look leaves them there. */
 static int hand_query(struct kvl_session *s, const struct kvl_query *q, int32_t n)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -188,6 +187,16 @@ int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scor
     int rc = s->planned->policy->score(&s->ctx, kvl_seen_as(s->planned, layer), scores);
     s->host.phase = HOOK_OTHER;
     return kvl_fp_kept(rc, KVL_EPOLICY, s->ctx.err);
+}
+
+/* From inside a hook of the outer policy, whose context this is but for the inner one's own part. */
+int kvl_call_asked(struct kvl_pctx *ctx, const struct kvl_policy *inner, int32_t layer,
+                   const struct kvl_asked *asked, struct kvl_scores *scores)
+{
+    ctx->host->asked = asked;
+    int rc = inner->score(ctx, layer, scores);
+    ctx->host->asked = NULL;
+    return rc;
 }
 
 /* ---- hooks of a step ---------------------------------------------------------------------------------- */

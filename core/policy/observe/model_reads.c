@@ -70,7 +70,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
 /* Key and value as they are stored, not as hooks see them. */
 int32_t kvl_token_bytes(const struct kvl_pctx *ctx)
 {
-    return (int32_t)(2 * kvl_key_bytes(ctx->host->session->engine));
+    return (int32_t)kvl_slot_bytes(ctx->host->session->engine);
 }
 
 /* Needs lanes in order: the weights are by slot, and the caller takes slots for positions. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { PLANNED_MAX_BUDGET = 1 << 30 }; /* no context is longer; sums of sizes stay in 32 bits */
+enum { PLANNED_MASKS = 128 };          /* bytes: a sweep may have very many plans */
 
 int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, int32_t step,
                     uint8_t **out)
@@ -199,6 +200,8 @@ static bool planned_is_status(int rc)
     }
 }
 
+/* A plan is made once per policy, options and budget, and shared by all sessions that attach it: what it says (tables,
+ * observers, options as they ran) may not depend on any text. */
 static int planned_create(const struct kvl_policy *policy, const struct kvl_shape *shape,
                           const char *options, int32_t budget_tok, int32_t context_tok, bool own,
                           struct kvl_planned **out, struct kvl_err *err)
@@ -213,6 +216,7 @@ static int planned_create(const struct kvl_policy *policy, const struct kvl_shap
     struct kvl_planned *p = kvl_alloc(1, sizeof *p);
     if (!p) return kvl_fail(err, KVL_ENOMEM, "out of memory");
     p->policy = p->p.policy = policy;
+    p->p.masks.first = PLANNED_MASKS;
     p->budget_tok = budget_tok;
     p->own_prefill = own;
     int rc = planned_fill(p, shape, options, context_tok, err);

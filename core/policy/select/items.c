@@ -233,7 +233,7 @@ static int items_with(const struct kvl_head *h, int32_t i_seg, int32_t q_head, i
     return h->whole ? items_runs(h, g, l, current, out) : items_positions(h, g, l, current, out);
 }
 
-/* A list whose items nobody looked at, of a whole lane; what is behind them ends with the current token. */
+/* A list of a whole lane that the host has not read; what follows its items ends with the current token. */
 static void items_top(const struct kvl_head *h, const struct kvl_segment *g, struct kvl_items *out)
 {
     size_t list = g->scope == KVL_SCOPE_LAYER ? 0 : (size_t)h->kv_head;
@@ -318,6 +318,9 @@ bool kvl_items_have(const struct kvl_head *h, const struct kvl_items *it, int32_
     return false;
 }
 
+/* Lists of several segments may name a token twice, and its weight would then count twice in the merge.  Sorted by where
+ * they begin, runs overlap where one begins before the end of those before it; what is told is the union, and the first
+ * slot that two runs have. */
 int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
                       int32_t n_lists, struct kvl_overlap *out)
 {

@@ -55,14 +55,6 @@ struct kvl_overlap {
     int32_t n, twice;
 };
 
-/* offload.c, for heads of layers in the host tier.  What the head reads comes to the device; then, for
- * each list, runs of the lane's view there, in the order of the list; behind the last head, attention waits
- * for what came. */
-int kvl_offload_request(const struct kvl_head *h);
-int kvl_offload_await(const struct kvl_head *h);
-int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
-                     const struct kvl_run **runs, int32_t *n_runs);
-
 /* pseudo.c: gives the current token's key to a list with keys that the engine added it to. */
 int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it);
 /* Attention to the pseudo-entries of a head: out [group][head_dim], lse [group]. */

@@ -270,6 +270,8 @@ static int32_t *mask_room(struct kvl_prefill_mask *m, int64_t n)
     return m->range;
 }
 
+/* More keys than the diagonals themselves: a kernel computes whole blocks, and what it computes counts as read, so that
+ * the mask is what MInference's kernel sees and not what its paper draws. */
 int kvl_mask_slash_blocks(struct kvl_prefill_mask *m, int32_t q_head, int32_t block_tok,
                           const int32_t *slash, int32_t n_slash)
 {

@@ -363,6 +363,8 @@ int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, co
     return KVL_OK;
 }
 
+/* Rows follow the tokens of an eviction.  What all layers evicted in a step goes to the device as one launch: the lists
+ * lie in the arena of what is late, since the device reads them after the step's own memory is reused. */
 int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err)
 {
     if (e->n_rows_moves == 0) return KVL_OK;

@@ -50,9 +50,7 @@ static void from_origin(struct bench *b, const json_t *o)
         snprintf(g->device.driver, sizeof g->device.driver, "%s", from_text(o, "driver"));
         snprintf(g->date, sizeof g->date, "%s", from_text(o, "date"));
     }
-    for (int t = KVL_KV_F32; t <= KVL_KV_Q8_0; t++)
-        if (strcmp(bench_kv_name((enum kvl_kv_type)t), from_text(o, "kv_type")) == 0)
-            b->config.kv_type = (enum kvl_kv_type)t;
+    (void)kvl_kv_find(from_text(o, "kv_type"), &b->config.kv_type); /* another kvlab's: as it was */
 }
 
 static int from_same(struct bench *b, const json_t *first, const json_t *o, const char *path)

@@ -9,7 +9,7 @@ static double host_needs(const struct bench *b, int32_t n_tok)
 {
     const struct kvl_shape *s = kvl_model_shape(b->model);
     double slot =
-        2.0 * (double)kvl_kv_bytes(b->config.kv_type, (size_t)s->head_dim) + sizeof(int32_t);
+        (double)kvl_kv_slot_bytes(b->config.kv_type, s->head_dim, false) + sizeof(int32_t);
     return (double)n_tok * (slot * s->n_layers * s->n_kv_heads + (double)sizeof(float) * s->n_embd);
 }
 

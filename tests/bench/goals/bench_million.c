@@ -26,7 +26,7 @@ static double million_bytes(const struct bench *b)
 {
     const struct kvl_shape *s = kvl_model_shape(b->model);
     double slot =
-        2.0 * (double)kvl_kv_bytes(b->config.kv_type, (size_t)s->head_dim) + sizeof(int32_t);
+        (double)kvl_kv_slot_bytes(b->config.kv_type, s->head_dim, false) + sizeof(int32_t);
     return slot * s->n_layers * s->n_kv_heads * MILLION_TOK;
 }
 

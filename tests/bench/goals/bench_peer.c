@@ -264,7 +264,7 @@ int bench_peer(struct bench *b, const char *path)
     struct peer p = { .b = b, .path = path, .rounds = KVL_MIN(b->config.rounds, PEER_ROUNDS) };
     if (b->config.kv_type != KVL_KV_F16)
         return bench_skip(b, "comparison with llama.cpp: its cache is f16, ours is %s",
-                          bench_kv_name(b->config.kv_type));
+                          kvl_kv_name(b->config.kv_type).text);
     int rc = peer_run(&p);
     for (int k = 0; k < 2; k++) bench_depths_close(&p.d[k]);
     return rc;

@@ -488,7 +488,7 @@ static void report_head(const struct bench *b, FILE *out)
     report_machine(&b->origin, out);
     fprintf(out, "Model %s", b->origin.model);
     if (b->origin.weights) fprintf(out, ", %s weights", b->origin.weights);
-    fprintf(out, ", %s pages, budget %d. ", bench_kv_name(c->kv_type), c->budget_tok);
+    fprintf(out, ", %s pages, budget %d. ", kvl_kv_name(c->kv_type).text, c->budget_tok);
     fprintf(out,
             "Medians of up to %d round%s;\nall sides of a ratio run by turns in each round.\n\n",
             c->rounds, c->rounds == 1 ? "" : "s");

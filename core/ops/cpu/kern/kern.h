@@ -8,6 +8,7 @@
 #include "kern_gemm.h"
 #include "kern_gemmq.h"
 #include "kern_gemv.h"
+#include "kern_kv.h"
 #include "kern_math.h"
 #include "kern_nearest.h"
 #include "kern_peak.h"
@@ -23,6 +24,7 @@ const struct kvl_kern KERN_TABLE = {
     .mr = MR,
     .nr = NR,
     .widen = widen,
+    .kv_row = kv_row,
     .gemm[KVL_GEMM_F32] = { .places = gemm_places_f32,
                             .pack = gemm_pack_f32,
                             .scratch = gemm_scratch,
@@ -57,10 +59,14 @@ const struct kvl_kern KERN_TABLE = {
     .glu = glu,
     .add = add,
     .exp_shift = exp_shift,
+    .row_max = row_max,
+    .softmax_row = softmax_row,
     .blend = blend,
     .page_minmax = page_minmax,
     .page_bound = page_bound,
     .channel_scores = channel_scores,
+    .box_scores = box_scores,
+    .box_tile = BOX_TILE,
     .sum_exp = sum_exp,
     .topk_row = topk_row,
     .nearest = nearest,

@@ -11,6 +11,7 @@
 #define KVL_KERN_PREFILL_H
 
 #include "kern_bf16.h"
+#include "kern_kv.h"
 
 enum { PREFILL_SLOTS = 128, PREFILL_STEP = 64, PREFILL_HEAD_DIM = 1024 };
 
@@ -113,7 +114,7 @@ VEC void widen_slot(float *to, size_t pad, const struct kvl_lane *lane, enum kvl
                     int32_t slot)
 {
     const struct kvl_layout *l = lane->layout;
-    widen(to, kvl_lane_slot(lane, part, slot), kvl_kv_wtype(l->type), l->head_dim);
+    kv_row(to, kvl_lane_slot(lane, part, slot), l->type[part], l->head_dim);
     for (size_t c = (size_t)l->head_dim; c < pad; c++) to[c] = 0;
 }
 

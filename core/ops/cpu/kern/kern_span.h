@@ -6,79 +6,33 @@
  *            vector of logits [head][slot]; the tile keeps a vector for every such group of slots
  *   softmax  vertical: a lane is always of the same head
  *   values   up to 64 channels of all heads stay in registers while the rows of the tile pass
- * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.
+ * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.  Rows of a type that has
+ * no loops of its own (kern_kv.h) are widened, a short tile at a time, and then are rows of floats.  Rows that were
+ * turned when they were stored stay so: queries are turned like them, and what is summed of values is turned back.
  *
  * Meanwhile the rows of the next tile are asked for, keys during scores and values during values: into
  * L2 (into L1 halves the speed of sequential reads), a line or two between the multiply-adds. */
 #ifndef KVL_KERN_SPAN_H
 #define KVL_KERN_SPAN_H
 
+#include "kern_kv.h"
 #include "kern_row.h"
 #include "kern_span_q8.h"
+#include "kern_span_rows.h"
 
 enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
+
+/* Types in blocks of 32, which kern_span_q8.h has. */
+VEC bool span_blocks(enum kvl_wtype type)
+{
+    return type == KVL_W_Q8_0 || type == KVL_W_Q4_0;
+}
 
 /* Bound by memory.  Then values are read a line of every row at a time and tiles are short: with two
  * lines, or with 128 slots, a fifth of the bandwidth was lost. */
 VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
 {
-    return v_type == KVL_W_BF16 || v_type == KVL_W_Q8_0 || n_heads < SPAN_HEADS;
-}
-
-/* Walks the list and yields the address of every row. */
-struct walk {
-    const struct kvl_lane *lane;
-    const struct kvl_attn_job *job;
-    struct kvl_run now; /* the run-th of the job */
-    int32_t run, off;
-    size_t row_bytes, k_off, v_off;
-};
-
-/* Where rows of a tile would be if K or V began its block; a short tile is filled up with its last
- * one, so that groups of slots are whole. */
-struct rows {
-    const uint8_t *at[KVL_SPAN_TILE];
-    int32_t n;
-    size_t k_off, v_off;
-};
-
-static void walk_open(struct walk *w, const struct kvl_span *s)
-{
-    const struct kvl_layout *l = s->job->lane->layout;
-    w->lane = s->job->lane;
-    w->job = s->job;
-    w->now = kvl_span_run(s->job, s->run);
-    w->run = s->run;
-    w->off = s->run_off;
-    w->row_bytes = l->row_bytes;
-    w->k_off = l->part_off[s->job->pos ? KVL_PART_K_RAW : KVL_PART_K];
-    w->v_off = l->part_off[KVL_PART_V];
-}
-
-/* The rows of the next n entries of a tile. */
-static void walk_next(struct walk *w, int32_t n, int32_t tile, struct rows *rows)
-{
-    const struct kvl_layout *l = w->lane->layout;
-    int32_t i = 0;
-    while (i < n) {
-        while (w->off >= w->now.n) {
-            w->now = kvl_span_run(w->job, ++w->run);
-            w->off = 0;
-        }
-        int32_t slot = w->now.slot + w->off, in_block = slot & (l->block_tok - 1);
-        int32_t len = KVL_MIN(l->block_tok - in_block, w->now.n - w->off);
-        assert(slot >= 0 && slot < w->lane->n_slots);
-        len = KVL_MIN(len, n - i);
-        const uint8_t *at =
-            w->lane->blocks[slot >> l->block_shift] + (size_t)in_block * w->row_bytes;
-        for (int32_t j = 0; j < len; j++) rows->at[i + j] = at + (size_t)j * w->row_bytes;
-        i += len;
-        w->off += len;
-    }
-    for (; n > 0 && i < tile; i++) rows->at[i] = rows->at[n - 1];
-    rows->n = n;
-    rows->k_off = w->k_off;
-    rows->v_off = w->v_off;
+    return v_type == KVL_W_BF16 || span_blocks(v_type) || n_heads < SPAN_HEADS;
 }
 
 /* Asks for the lines that begin in `bytes` bytes of a row. */
@@ -401,12 +355,14 @@ static void span_logits(const struct kvl_span *s, float *sc, int32_t h0, int32_t
 struct span_work {
     float *q;  /* [heads][pad], by groups of heads as span_scores wants them */
     float *cs; /* cosines and sines of a position */
-    float *k;  /* rotated keys [tile][pad] */
+    float *k;  /* keys that are not stored like this [tile][pad]: given, rotated or widened */
     float *sc; /* logits, then weights */
     size_t pad;
-    float *q_scale; /* keys in q8_0: of queries as integers [heads] */
-    float *scaled;  /* values in q8_0: weights times scales */
-    enum kvl_wtype k_type, v_type;
+    float *q_scale;                /* keys in q8_0: of queries as integers [heads] */
+    float *scaled;                 /* values in q8_0: weights times scales */
+    enum kvl_wtype k_type, v_type; /* of the rows that kernels see */
+    enum kvl_kv_type k_kept, v_kept;
+    float *v; /* widened values [Q8_TILE][pad] */
 };
 
 /* Heads that are computed together from h0 on; of three, a fourth is idle. */
@@ -427,8 +383,9 @@ static void span_query_head(const struct kvl_span *s, const struct span_work *w,
         rotate(q, from, kvl_rope_row(s->rope, s->job->q_pos, w->cs), head_dim, s->a->rope);
     else
         memcpy(q, from, (size_t)head_dim * sizeof *q);
+    if (!s->job->pos && !s->job->keys) kv_turn(q, head_dim, kvl_row_turn(w->k_kept), false);
     for (int32_t c = head_dim; c < (int32_t)w->pad; c++) q[c] = 0;
-    if (w->k_type == KVL_W_Q8_0) {
+    if (span_blocks(w->k_type)) {
         w->q_scale[head] = q8_query((int16_t *)(void *)to, q, head_dim, at, n_heads);
         return;
     }
@@ -447,72 +404,87 @@ static void span_query(const struct kvl_span *s, const struct span_work *w)
 {
     size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads);
     memset(w->q, 0, n_heads * w->pad * sizeof *w->q);
-    if (w->k_type == KVL_W_Q8_0) memset(w->q_scale, 0, n_heads * sizeof *w->q_scale);
+    if (span_blocks(w->k_type)) memset(w->q_scale, 0, n_heads * sizeof *w->q_scale);
     for (int32_t h0 = 0; h0 < s->job->n_heads; h0 += span_group(s->job, h0))
         for (int32_t h = 0; h < KVL_MIN(span_group(s->job, h0), s->job->n_heads - h0); h++)
             span_query_head(s, w, w->q + (size_t)h0 * w->pad, h0 + h, h, span_group(s->job, h0));
 }
 
-/* Widened, rotated keys take the place of the stored ones. */
+/* n rows of floats take the place of stored ones; scores and values go by pairs of vectors. */
+static void side_floats(struct side *to, const float *x, size_t ld, int32_t n)
+{
+    for (int32_t t = 0; t < n; t++) to->at[t] = (const uint8_t *)(x + (size_t)t * ld);
+    for (int32_t t = n; t % (2 * VW) != 0; t++) to->at[t] = to->at[n - 1];
+    to->off = 0;
+}
+
+/* Widened, rotated keys. */
 static void span_rotate(const struct kvl_span *s, const struct span_work *w,
-                        const struct rows *rows, struct rows *turned, int32_t i)
+                        const struct rows *rows, struct side *turned, int32_t i)
 {
     int32_t head_dim = s->a->head_dim;
     for (int32_t t = 0; t < rows->n; t++) {
         float *k = w->k + (size_t)t * w->pad;
         const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
-        widen(k, rows->at[t] + rows->k_off, w->v_type, head_dim);
+        kv_row(k, rows->k.at[t] + rows->k.off, w->k_kept, head_dim);
         rotate(k, k, cs, head_dim, s->a->rope);
-        turned->at[t] = (const uint8_t *)k;
     }
-    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) turned->at[t] = turned->at[rows->n - 1];
-    turned->k_off = 0;
+    side_floats(turned, w->k, w->pad, rows->n);
 }
 
-/* So do keys that came with the job. */
-static void span_given(const struct kvl_span *s, const struct rows *rows, struct rows *given,
-                       int32_t i)
+/* Widened rows, as they lie there; asks for those of the next tile. */
+static void span_widen(const struct kvl_span *s, enum kvl_kv_type type, size_t row_bytes,
+                       const struct side *from, const struct side *next, int32_t n, int32_t n_next,
+                       float *to, struct side *wide)
 {
-    const float *k = s->job->keys + (size_t)i * (size_t)s->a->head_dim;
-    for (int32_t t = 0; t < rows->n; t++)
-        given->at[t] = (const uint8_t *)(k + (size_t)t * (size_t)s->a->head_dim);
-    for (int32_t t = rows->n; t % (2 * VW) != 0; t++) given->at[t] = given->at[rows->n - 1];
-    given->k_off = 0;
+    const size_t pad = kvl_span_pad(s->a->head_dim);
+    for (int32_t t = 0; t < n; t++) {
+        if (t < n_next) prefetch_row(next->at[t] + next->off, row_bytes);
+        kv_wide(to + (size_t)t * pad, from->at[t] + from->off, type, s->a->head_dim);
+    }
+    side_floats(wide, to, pad, n);
 }
+
+/* What the heads of a job see of a tile, and what comes after it. */
+struct tile {
+    const struct side *k, *v, *next_k, *next_v;
+    int32_t n, i; /* entries; of the list, the first */
+};
 
 /* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
-static void span_heads(const struct kvl_span *s, const struct span_work *w, const struct rows *k,
-                       const struct rows *rows, const struct rows *next, int32_t i, int32_t h0,
-                       int32_t n_heads)
+static void span_heads(const struct kvl_span *s, const struct span_work *w, const struct tile *t,
+                       int32_t h0, int32_t n_heads)
 {
-    const int32_t group = 2 * VW / n_heads, n = (rows->n + group - 1) / group * group;
+    const struct kvl_layout *l = s->job->lane->layout;
+    const int32_t group = 2 * VW / n_heads, n = (t->n + group - 1) / group * group;
     const float *q = w->q + (size_t)h0 * w->pad;
-    if (h0 > 0 || next->n == 0) next = rows; /* asks for what is there */
-    struct pass scores = { .row = k->at,
-                           .off = k->k_off,
-                           .ahead = next->at,
-                           .ahead_off = next->k_off,
+    const struct side *next_k = h0 > 0 ? t->k : t->next_k, *next_v = h0 > 0 ? t->v : t->next_v;
+    struct pass scores = { .row = t->k->at,
+                           .off = t->k->off,
+                           .ahead = next_k->at,
+                           .ahead_off = next_k->off,
                            .n = n,
                            .head_dim = s->a->head_dim,
                            .scale = s->a->scale,
-                           .row_bytes = s->job->lane->layout->row_bytes };
-    struct pass values = { .row = rows->at,
-                           .off = rows->v_off,
-                           .ahead = next->at,
-                           .ahead_off = next->v_off,
+                           .row_bytes = l->row_bytes[KVL_PART_K] };
+    struct pass values = { .row = t->v->at,
+                           .off = t->v->off,
+                           .ahead = next_v->at,
+                           .ahead_off = next_v->off,
                            .n = n,
                            .head_dim = s->a->head_dim,
-                           .row_bytes = scores.row_bytes,
+                           .row_bytes = l->row_bytes[KVL_PART_V],
                            .scaled = w->scaled };
-    if (w->k_type == KVL_W_Q8_0)
-        q8_scores(w->sc, &scores, (const int16_t *)(const void *)q, w->q_scale + h0, n_heads);
+    if (span_blocks(w->k_type))
+        q8_scores(w->sc, &scores, w->k_type, (const int16_t *)(const void *)q, w->q_scale + h0,
+                  n_heads);
     else
         span_scores(w->sc, &scores, w->k_type, q, n_heads);
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
-    span_logits(s, w->sc, h0, n_heads, i, rows->n, n);
+    span_logits(s, w->sc, h0, n_heads, t->i, t->n, n);
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
-    if (s->acc && w->v_type == KVL_W_Q8_0)
-        q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->sc, n_heads);
+    if (s->acc && span_blocks(w->v_type))
+        q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
     else if (s->acc)
         span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
 }
@@ -520,12 +492,27 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
 static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
                       const struct rows *next, int32_t i)
 {
-    struct rows turned;
-    const struct rows *k = s->job->pos || s->job->keys ? &turned : rows;
-    if (s->job->pos) span_rotate(s, w, rows, &turned, i);
-    if (s->job->keys) span_given(s, rows, &turned, i);
+    const struct kvl_layout *l = s->job->lane->layout;
+    const bool own_keys = s->job->pos || s->job->keys;
+    struct side k, v;
+    struct tile t = { .k = &rows->k, .v = &rows->v, .n = rows->n, .i = i };
+    if (own_keys || kv_is_widened(w->k_kept)) t.k = &k;
+    if (s->acc && kv_is_widened(w->v_kept)) t.v = &v;
+    /* Asks for what is there where there is nothing to come, or where rows were fetched already. */
+    t.next_k = next->n > 0 && (own_keys || t.k != &k) ? &next->k : t.k;
+    t.next_v = next->n > 0 && t.v != &v ? &next->v : t.v;
+    if (s->job->pos) span_rotate(s, w, rows, &k, i);
+    if (s->job->keys)
+        side_floats(&k, s->job->keys + (size_t)i * (size_t)s->a->head_dim, (size_t)s->a->head_dim,
+                    rows->n);
+    if (!own_keys && t.k == &k)
+        span_widen(s, w->k_kept, l->row_bytes[KVL_PART_K], &rows->k, &next->k, rows->n, next->n,
+                   w->k, &k);
+    if (t.v == &v)
+        span_widen(s, w->v_kept, l->row_bytes[KVL_PART_V], &rows->v, &next->v, rows->n, next->n,
+                   w->v, &v);
     for (int32_t h = 0; h < s->job->n_heads; h += span_group(s->job, h))
-        span_heads(s, w, k, rows, next, i, h, span_group(s->job, h));
+        span_heads(s, w, &t, h, span_group(s->job, h));
 }
 
 /* Sums over bf16 values into the order of their channels. */
@@ -539,22 +526,31 @@ static void span_unzip(const struct kvl_span *s, size_t n)
     }
 }
 
+static void span_types(const struct kvl_span *s, struct span_work *w)
+{
+    const struct kvl_layout *l = s->job->lane->layout;
+    w->k_kept = l->type[s->job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    w->v_kept = l->type[KVL_PART_V];
+    w->k_type = s->job->pos || s->job->keys ? KVL_W_F32 : kv_in_place(w->k_kept);
+    w->v_type = kv_in_place(w->v_kept);
+}
+
 static void span_run(const struct kvl_span *s)
 {
     struct walk walk;
     struct rows rows[2];
     size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads), pad = kvl_span_pad(s->a->head_dim);
-    struct span_work w = { .q = s->scratch,
-                           .pad = pad,
-                           .v_type = kvl_kv_wtype(s->job->lane->layout->type) };
-    w.k_type = s->job->pos || s->job->keys ? KVL_W_F32 : w.v_type;
-    const bool light = span_light(w.v_type, s->job->n_heads);
+    struct span_work w = { .q = s->scratch, .pad = pad };
+    span_types(s, &w);
+    const bool widened = kv_is_widened(w.k_kept) || kv_is_widened(w.v_kept);
+    const bool light = widened || span_blocks(w.k_type) || span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;
     w.k = w.sc + SPAN_HEADS * KVL_SPAN_TILE;
     w.q_scale = w.k + Q8_TILE * pad; /* its tiles are short: there is room */
     w.scaled = w.q_scale + (n_heads + 15) / 16 * 16;
+    w.v = w.k + 3 * Q8_TILE * pad;
     for (size_t h = 0; h < n_heads; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;
@@ -573,6 +569,8 @@ static void span_run(const struct kvl_span *s)
         span_tile(s, &w, &rows[now], &rows[!now], s->i0 + i);
     }
     if (s->acc && w.v_type == KVL_W_BF16) span_unzip(s, n_heads * pad);
+    for (size_t h = 0; s->acc && h < n_heads; h++)
+        kv_turn(s->acc + h * pad, s->a->head_dim, kvl_row_turn(w.v_kept), true);
 }
 
 #endif

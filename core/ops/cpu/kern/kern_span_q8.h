@@ -1,8 +1,8 @@
-/* kern_span_q8.h - scores and values of a tile of rows in blocks of 32 (q8_0).
+/* kern_span_q8.h - scores and values of a tile of rows in blocks of 32 (q8_0, and q4_0 with nibbles for bytes).
  *
  * Scores: a query becomes integers of 16 bits with one scale per head, so that the products of a block
  * are an exact sum of integers, and its scale is one multiply-add more: with four heads fewer steps than
- * widening the key.  Values: bytes become floats as they are; the weight of a slot is multiplied with the
+ * widening the key.  Values: integers become floats as they are; the weight of a slot is multiplied with the
  * scales of its blocks before. */
 #ifndef KVL_KERN_SPAN_Q8_H
 #define KVL_KERN_SPAN_Q8_H
@@ -20,7 +20,7 @@ struct pass {
     int32_t n; /* whole groups of slots */
     int32_t head_dim;
     float scale; /* of scores */
-    /* q8_0: rows up to Q8_TILE are there; room for weights times scales [blocks][4 Q8_TILE] */
+    /* blocks: rows up to Q8_TILE are there; room for weights times scales [blocks][4 Q8_TILE] */
     size_t row_bytes;
     float *scaled;
 };
@@ -28,6 +28,22 @@ struct pass {
 VEC int32_t q8_blocks(const struct pass *p)
 {
     return p->head_dim / KVL_KV_BLOCK;
+}
+
+VEC size_t q8_block_bytes(enum kvl_wtype type)
+{
+    return kvl_wtype_bytes(type, KVL_KV_BLOCK);
+}
+
+/* The integers of a block; as floats, VW of them from c on. */
+VEC vq q8_ints(const uint8_t *block, enum kvl_wtype type)
+{
+    if (type == KVL_W_Q8_0) return vq_bytes(block + 2);
+    return vk_as_q(vk_less(vk_nibbles(block + 2), 8));
+}
+VEC vf q8_floats(const uint8_t *block, enum kvl_wtype type, int32_t c)
+{
+    return block_ints(block, type, c);
 }
 
 /* Line i of a row, which has at most as many as blocks. */
@@ -52,8 +68,8 @@ static float q8_query(int16_t *to, const float *q, int32_t head_dim, int32_t at,
 }
 
 /* One vector of sc: q . k of VW / n_heads slots, slot t and up, times `scale`. */
-VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, const int16_t *q, vf scale,
-                         int32_t n_heads)
+VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
+                         const int16_t *q, vf scale, int32_t n_heads)
 {
     static const int32_t none[8] = { 0 };
     const int32_t n_tok = VW / n_heads;
@@ -63,9 +79,9 @@ VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, const int16
     for (int32_t b = 0; b < q8_blocks(p); b++, q += n_heads * 32) {
         UNROLL
         for (int32_t j = 0; j < n_tok; j++) {
-            const uint8_t *block = p->row[t + j] + p->off + b * KVL_KV_BLOCK_BYTES;
+            const uint8_t *block = p->row[t + j] + p->off + (size_t)b * q8_block_bytes(type);
             if ((size_t)b * 64 < p->row_bytes) q8_prefetch(p, t + j, b);
-            vq k = vq_bytes(block + 2);
+            vq k = q8_ints(block, type);
             vq_sum d = vq_half(block);
             UNROLL
             for (int32_t h = 0; h < n_heads; h++)
@@ -77,32 +93,35 @@ VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, const int16
     vf_store(sc, vf_mul(vf_load(sc), scale));
 }
 
-VEC void q8_scores_heads(float *sc, const struct pass *p, const int16_t *q, const float *scale,
-                         int32_t n_heads)
+VEC void q8_scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const int16_t *q,
+                         const float *scale, int32_t n_heads)
 {
     float lane[VW];
     for (int32_t i = 0; i < VW; i++) lane[i] = scale[i / (VW / n_heads)] * p->scale;
     vf by = vf_load(lane);
     for (int32_t t = 0; t < p->n; t += VW / n_heads)
-        q8_scores_group(sc + t * n_heads, p, t, q, by, n_heads);
+        q8_scores_group(sc + t * n_heads, p, t, type, q, by, n_heads);
 }
 
-static void q8_scores(float *sc, const struct pass *p, const int16_t *q, const float *scale,
-                      int32_t n_heads)
+static void q8_scores(float *sc, const struct pass *p, enum kvl_wtype type, const int16_t *q,
+                      const float *scale, int32_t n_heads)
 {
-    switch (n_heads) {
-    case 1: q8_scores_heads(sc, p, q, scale, 1); break;
-    case 2: q8_scores_heads(sc, p, q, scale, 2); break;
-    default: q8_scores_heads(sc, p, q, scale, 4); break;
+    switch (n_heads + (type == KVL_W_Q8_0 ? 0 : 10)) {
+    case 1: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 1); break;
+    case 2: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 2); break;
+    case 4: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 4); break;
+    case 11: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 1); break;
+    case 12: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 2); break;
+    default: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 4); break;
     }
 }
 
 /* p->scaled: weights times the scales of values, a block after another in the order of the scores. */
-VEC void q8_weights(const struct pass *p, const float *weight, int32_t n_heads)
+VEC void q8_weights(const struct pass *p, enum kvl_wtype type, const float *weight, int32_t n_heads)
 {
     const int32_t n_tok = VW / n_heads;
     for (int32_t b = 0; b < q8_blocks(p); b++) {
-        const size_t at = p->off + (size_t)b * KVL_KV_BLOCK_BYTES;
+        const size_t at = p->off + (size_t)b * q8_block_bytes(type);
         float d[Q8_TILE], *to = p->scaled + b * 4 * Q8_TILE;
         for (int32_t t = 0; t < p->n; t += VW) vf_store(d + t, vf_halves(p->row + t, at));
         for (int32_t t = 0; t < p->n; t += n_tok)
@@ -112,11 +131,11 @@ VEC void q8_weights(const struct pass *p, const float *weight, int32_t n_heads)
 }
 
 /* acc += weight times value for n_vec vectors of channels from c of block b on, over all rows. */
-VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, int32_t n_heads, int32_t b,
-                         int32_t c, int32_t n_vec)
+VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                         int32_t n_heads, int32_t b, int32_t c, int32_t n_vec)
 {
     const int32_t n_tok = VW / n_heads;
-    const size_t at = p->off + (size_t)b * KVL_KV_BLOCK_BYTES + 2 + (size_t)c;
+    const size_t at = p->off + (size_t)b * q8_block_bytes(type);
     const float *weight = p->scaled + b * 4 * Q8_TILE;
     vf s[16];
     acc += b * KVL_KV_BLOCK + c;
@@ -129,7 +148,7 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, int32_t n
             vf x[8];
             UNROLL
             for (int32_t u = 0; u < n_vec; u++)
-                x[u] = vf_load_i8((const int8_t *)p->row[t + j] + at + u * VW);
+                x[u] = q8_floats(p->row[t + j] + at, type, c + u * VW);
             UNROLL
             for (int32_t h = 0; h < n_heads; h++) {
                 vf y = vf_set1(weight[t * n_heads + h * n_tok + j]);
@@ -145,25 +164,28 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, int32_t n
 }
 
 /* acc [head][pad] += weights times values. */
-VEC void q8_values_heads(float *acc, size_t pad, const struct pass *p, const float *weight,
-                         int32_t n_heads)
+VEC void q8_values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                         const float *weight, int32_t n_heads)
 {
     const int32_t n_vec = KVL_MIN(KVL_KV_BLOCK / VW, KVL_MAX(1, 8 / n_heads));
     const int32_t n_part = KVL_KV_BLOCK / (n_vec * VW), n_chunks = q8_blocks(p) * n_part;
-    q8_weights(p, weight, n_heads);
+    q8_weights(p, type, weight, n_heads);
     for (int32_t i = 0; i < n_chunks; i++) {
         for (int32_t t = 0; t < p->n && (size_t)i * 64 < p->row_bytes; t++) q8_prefetch(p, t, i);
-        q8_values_chunk(acc, pad, p, n_heads, i / n_part, i % n_part * n_vec * VW, n_vec);
+        q8_values_chunk(acc, pad, p, type, n_heads, i / n_part, i % n_part * n_vec * VW, n_vec);
     }
 }
 
-static void q8_values(float *acc, size_t pad, const struct pass *p, const float *weight,
-                      int32_t n_heads)
+static void q8_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+                      const float *weight, int32_t n_heads)
 {
-    switch (n_heads) {
-    case 1: q8_values_heads(acc, pad, p, weight, 1); break;
-    case 2: q8_values_heads(acc, pad, p, weight, 2); break;
-    default: q8_values_heads(acc, pad, p, weight, 4); break;
+    switch (n_heads + (type == KVL_W_Q8_0 ? 0 : 10)) {
+    case 1: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 1); break;
+    case 2: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 2); break;
+    case 4: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 4); break;
+    case 11: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 1); break;
+    case 12: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 2); break;
+    default: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 4); break;
     }
 }
 

@@ -1,0 +1,197 @@
+/* The table of types of keys and values, and whole rows of them on the host. */
+#include "kv_rows.h"
+
+#include "half.h"
+#include "kv_row.h"
+
+#include <stdio.h>
+
+static const struct kvl_kv_facts facts[] = {
+#define KVL_KV_TYPE(name_, number, text, family, unit_, bytes, head, turn_, most_)                 \
+    [number] = { .name = (text),                                                                   \
+                 .unit = (unit_),                                                                  \
+                 .unit_bytes = (bytes),                                                            \
+                 .head_bytes = (head),                                                             \
+                 .turn = KVL_TURN_##turn_,                                                         \
+                 .most = (most_) },
+#include "kvl/kvtypes.def"
+};
+enum { N_TYPES = sizeof facts / sizeof *facts };
+
+const struct kvl_kv_facts *kvl_kv_facts(enum kvl_kv_type type)
+{
+    return (unsigned)type < N_TYPES ? &facts[type] : NULL;
+}
+
+static const char *type_name(enum kvl_kv_type type)
+{
+    const struct kvl_kv_facts *f = kvl_kv_facts(type);
+    return f ? f->name : "unknown";
+}
+
+struct kvl_kv_name kvl_kv_name(enum kvl_kv_type type)
+{
+    struct kvl_kv_name name;
+    enum kvl_kv_type k = kvl_kv_keys(type), v = kvl_kv_values(type);
+    snprintf(name.text, sizeof name.text, "%s%s%s", type_name(k), k == v ? "" : "/",
+             k == v ? "" : type_name(v));
+    return name;
+}
+
+static bool find_one(const char *name, size_t n, enum kvl_kv_type *out)
+{
+    for (int i = 0; i < N_TYPES; i++)
+        if (strlen(facts[i].name) == n && memcmp(facts[i].name, name, n) == 0) {
+            *out = (enum kvl_kv_type)i;
+            return true;
+        }
+    return false;
+}
+
+bool kvl_kv_find(const char *name, enum kvl_kv_type *out)
+{
+    const char *slash = strchr(name, '/');
+    enum kvl_kv_type k, v;
+    if (!slash) return find_one(name, strlen(name), out);
+    if (!find_one(name, (size_t)(slash - name), &k) || !find_one(slash + 1, strlen(slash + 1), &v))
+        return false;
+    *out = kvl_kv_pair(k, v);
+    return true;
+}
+
+const char *kvl_kv_list(void)
+{
+#define KVL_KV_TYPE(name, number, text, ...) ", " text
+    static const char list[] =
+#include "kvl/kvtypes.def"
+        ;
+    return list + 2;
+}
+
+size_t kvl_kv_row_bytes(enum kvl_kv_type type, int32_t head_dim)
+{
+    const struct kvl_kv_facts *f = kvl_kv_facts(type);
+    size_t n = (size_t)f->head_bytes + (size_t)(head_dim / f->unit) * (size_t)f->unit_bytes;
+    return n + n % 2;
+}
+
+size_t kvl_kv_slot_bytes(enum kvl_kv_type type, int32_t head_dim, bool raw_keys)
+{
+    size_t key = kvl_kv_row_bytes(kvl_kv_keys(type), head_dim);
+    return (raw_keys ? 2 * key : key) + kvl_kv_row_bytes(kvl_kv_values(type), head_dim);
+}
+
+/* The names of types that take heads of any size. */
+static void any_names(char *out, size_t size)
+{
+    size_t at = 0;
+    out[0] = 0;
+    for (int i = 0; i < N_TYPES && at < size; i++)
+        if (facts[i].unit == 1)
+            at += (size_t)snprintf(out + at, size - at, "%s%s", at > 0 ? ", " : "", facts[i].name);
+}
+
+int kvl_kv_check(enum kvl_kv_type type, int32_t head_dim, struct kvl_err *err)
+{
+    const enum kvl_kv_type part[] = { kvl_kv_keys(type), kvl_kv_values(type) };
+    char names[64];
+    for (int i = 0; i < 2; i++) {
+        const struct kvl_kv_facts *f = kvl_kv_facts(part[i]);
+        if (!f)
+            return kvl_fail(err, KVL_EINVAL, "KV store: element type %d, want one of %s",
+                            (int)part[i], kvl_kv_list());
+        if (head_dim % f->unit == 0) continue;
+        any_names(names, sizeof names);
+        return kvl_fail(err, KVL_EINVAL,
+                        "%s in %s: a head has %d elements, want a multiple of %d; --kv-type %s "
+                        "take any",
+                        part[0] == part[1] ? "keys and values"
+                        : i == 0           ? "keys"
+                                           : "values",
+                        f->name, head_dim, f->unit, names);
+    }
+    return KVL_OK;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
+
+static void turn_signs(float *x, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) x[i] = kvl_turn_sign(i) ? -x[i] : x[i];
+}
+
+static void turn_piece(float *x, int32_t piece)
+{
+    for (int32_t step = 1; step < piece; step *= 2)
+        for (int32_t a = 0; a < piece; a += 2 * step)
+            for (int32_t i = a; i < a + step; i++) {
+                float sum = x[i] + x[i + step], rest = x[i] - x[i + step];
+                x[i] = sum;
+                x[i + step] = rest;
+            }
+}
+
+void kvl_row_turn_by(enum kvl_kv_turn turn, float *x, int32_t n, bool back)
+{
+    if (turn == KVL_TURN_NONE) return;
+    const int32_t piece = kvl_turn_piece(n);
+    const float scale = kvl_turn_scale(piece);
+    if (turn == KVL_TURN_SIGNED && !back) turn_signs(x, n);
+    for (int32_t i = 0; i < n; i += piece) turn_piece(x + i, piece);
+    for (int32_t i = 0; i < n; i++) x[i] *= scale;
+    if (turn == KVL_TURN_SIGNED && back) turn_signs(x, n);
+}
+
+/* Types of 16 bits as loops that vectorise. */
+static bool put_plain(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+{
+    uint16_t *half = (uint16_t *)(void *)row;
+    if (type == KVL_KV_F16)
+        for (int32_t i = 0; i < n; i++) half[i] = kvl_f32_to_f16(x[i]);
+    if (type == KVL_KV_BF16)
+        for (int32_t i = 0; i < n; i++) half[i] = kvl_f32_to_bf16(x[i]);
+    return type == KVL_KV_F16 || type == KVL_KV_BF16;
+}
+
+static bool get_plain(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+{
+    const uint16_t *half = (const uint16_t *)(const void *)row;
+    if (type == KVL_KV_F16)
+        for (int32_t i = 0; i < n; i++) x[i] = kvl_f16_to_f32(half[i]);
+    if (type == KVL_KV_BF16)
+        for (int32_t i = 0; i < n; i++) x[i] = kvl_bf16_to_f32(half[i]);
+    return type == KVL_KV_F16 || type == KVL_KV_BF16;
+}
+
+void kvl_row_put(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+{
+    const enum kvl_kv_turn turn = kvl_kv_facts(type)->turn;
+    float turned[KVL_ROW_MOST];
+    if (put_plain(type, row, x, n)) return;
+    if (turn == KVL_TURN_NONE) {
+        kvl_row_put_turned(type, row, x, n);
+        return;
+    }
+    memcpy(turned, x, (size_t)n * sizeof *x);
+    kvl_row_turn_by(turn, turned, n, false);
+    kvl_row_put_turned(type, row, turned, n);
+}
+
+void kvl_row_get_turned(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+{
+    if (get_plain(type, x, row, n)) return;
+    switch (type) { /* once for the row */
+#define KVL_KV_TYPE(name, number, text, family, ...)                                               \
+    case KVL_KV_##name:                                                                            \
+        for (int32_t i = 0; i < n; i++) x[i] = kvl_##family##_at(row, i);                          \
+        break;
+#include "kvl/kvtypes.def"
+    case KVL_KV_PAIRS: break;
+    }
+}
+
+void kvl_row_get(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+{
+    kvl_row_get_turned(type, x, row, n);
+    kvl_row_turn_by(kvl_kv_facts(type)->turn, x, n, true);
+}
