@@ -32,7 +32,7 @@ flips() { unit test_log | says 'bytes changed'; }
 memory() { KVL_ALLOCATIONS=${KVL_ALLOCATIONS:-200} e2e faults | says 'failed allocations'; }
 clocks() { KVL_ALLOCATIONS=1 e2e faults >"$work/said" && echo "a sweep, its shards and their merge under a wall clock that jumps by years: the same records, no time below zero"; }
 harm() { e2e harm | says 'misbehave'; }
-slurm() { e2e slurm >"$work/said" && echo "four nodes, a requeue, a lost node, a time limit: the records of an unsharded sweep ($(sbatch --version))"; }
+slurm() { e2e slurm >"$work/said" && echo "four nodes, a requeue, a lost node, a time limit: the records of an unsharded sweep ($(slurmctld -V))"; }
 schedulers() { e2e schedulers >"$work/said"; echo "what each first try left when its disk was full goes on$([ ! -s "$work/said" ] || sed 's/^test_schedulers//' "$work/said" | paste -sd ' ')"; }
 
 version=$("$program" --version | sed -E 's/^kvlab ([^ ]*) \(([^,]*),.*/\1, \2/')

@@ -14,7 +14,7 @@ cd "$work"
 kills=${KVL_KILLS:-$((${KVL_LONG:-0} ? 100 : 10))}
 RANDOM=${KVL_SEED:-7}
 
-sweep_file $((kills > 99 ? 60 : 24)) >small.yaml
+sweep_file $((kills > 99 ? kills * 6 / 10 : 24)) >small.yaml
 run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
 results_of whole.zst >whole
 whole_bytes=$(stat -c %s whole.zst)

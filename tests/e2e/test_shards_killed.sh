@@ -11,7 +11,7 @@ cd "$work"
 kills=${KVL_KILLS:-$((${KVL_LONG:-0} ? 100 : 12))}
 RANDOM=${KVL_SEED:-11}
 
-sweep_file $((kills > 99 ? 60 : 12)) >small.yaml
+sweep_file $((kills > 99 ? kills * 6 / 10 : 12)) >small.yaml
 run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
 results_of whole.zst >whole
 bytes=$(stat -c %s whole.zst)
