@@ -9,9 +9,7 @@
  * is the logarithm of the expected exp(q.k / sqrt(d)).  Softmax over the keys behind the sink, mean over
  * the group's query heads, and the score is (p + epsilon) |v|_2.
  * Budget B: the first n_sink tokens stay, then the best, B - 1 in all, and the current one. */
-#include "kvl/policy.h"
-
-#include <string.h>
+#include "parts/future_rotation.h"
 
 struct expected_opts {
     int32_t n_future, n_sink;
@@ -45,27 +43,6 @@ static int expected_plan(struct kvl_plan *plan)
     return kvl_plan_observe(plan, KVL_OBS_MOMENTS, o->n_sink);
 }
 
-/* get_query_statistics(): R of a layer, [head_dim][head_dim]: the mean of the rotations by the next n_future positions.
- * Every unit vector is turned; what becomes of the j-th is column j of R. */
-static int expected_rotation(const struct kvl_pctx *ctx, int32_t layer, float *mean)
-{
-    const struct expected_opts *o = ctx->opts;
-    size_t dim = (size_t)ctx->shape->head_dim;
-    float *unit, *turned;
-    KVL_TRY(kvl_scratch_get(ctx, dim * dim, &unit));
-    KVL_TRY(kvl_scratch_get(ctx, dim * dim, &turned));
-    memset(mean, 0, dim * dim * sizeof *mean);
-    memset(unit, 0, dim * dim * sizeof *unit);
-    for (size_t j = 0; j < dim; j++) unit[j * dim + j] = 1;
-    for (int32_t p = ctx->context_tok; p < ctx->context_tok + o->n_future; p++) {
-        KVL_TRY(kvl_rotate(ctx, layer, unit, ctx->shape->head_dim, p, turned));
-        for (size_t j = 0; j < dim; j++)
-            for (size_t c = 0; c < dim; c++) mean[c * dim + j] += turned[j * dim + c];
-    }
-    for (size_t i = 0; i < dim * dim; i++) mean[i] /= (float)o->n_future;
-    return KVL_OK;
-}
-
 /* Section 3: moments of a layer's queries where they will stand: mean [n_heads][dim], cov [n_heads][dim][dim]. */
 static int expected_moments(const struct kvl_pctx *ctx, int32_t layer, float *mean, float *cov)
 {
@@ -75,7 +52,8 @@ static int expected_moments(const struct kvl_pctx *ctx, int32_t layer, float *me
     const float *mu, *sigma;
     float *r, *half;
     KVL_TRY(kvl_scratch_get(ctx, size, &r));
-    KVL_TRY(expected_rotation(ctx, layer, r));
+    /* get_query_statistics(): R of a layer. */
+    KVL_TRY(kvl_future_rotation(ctx, layer, ctx->context_tok, o->n_future, r));
     KVL_TRY(kvl_obs_moments(ctx, layer, o->n_sink, &mu, &sigma, &n));
     KVL_TRY(kvl_product(ctx, mu, ctx->shape->n_heads, r, dim, dim, mean));
     if (!o->use_covariance) return KVL_OK;

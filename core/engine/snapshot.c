@@ -419,7 +419,7 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
         size_t bytes = heads * (size_t)o->n_tok * sizeof(float);
         if (!o->columns[i].sum) continue;
         KVL_TRY(each(e, of, o->columns[i].sum, bytes, err));
-        KVL_TRY(each(e, of, o->columns[i].carry, bytes, err));
+        if (o->columns[i].carry) KVL_TRY(each(e, of, o->columns[i].carry, bytes, err));
     }
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t dim = (size_t)sh->head_dim, bytes = heads * dim * sizeof(double);

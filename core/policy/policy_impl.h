@@ -75,7 +75,7 @@ struct kvl_mass { /* a computed window mass, kept until the observers change */
 
 /* What every token received; the total is sum - carry, sum is it rounded to float. */
 struct kvl_column_sums {
-    float *sum, *carry; /* [n_layers][n_heads][n_tok] */
+    float *sum, *carry; /* [n_layers][n_heads][n_tok]; of blocks no carry */
 };
 
 /* Of the queries before RoPE of positions `param` and up. */
@@ -109,7 +109,7 @@ struct kvl_observers {
 
 static inline bool kvl_observes_columns(enum kvl_observer what)
 {
-    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
+    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS || what == KVL_OBS_BLOCKS;
 }
 
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
@@ -133,15 +133,26 @@ void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n);
 const struct kvl_repeated *kvl_observers_repeated(const struct kvl_session *s,
                                                   enum kvl_observer what, int32_t param);
 
-/* out [n_heads]: norms of W_o v for values of kv head h, |W_o^(head) v|: values [n][head_dim], out
- * [group][n], of the 1-norm or the 2-norm. */
-int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                     const float *values, int32_t n, int32_t norm, float *out);
+/* Of KVL_OBS_BLOCKS: blocks that a chunk [n][n_heads * head_dim] of one layer completes, whose keys end e->lanes. */
+int kvl_observers_blocks(const struct kvl_engine *e, const struct kvl_observers *o, int32_t i,
+                         int32_t layer, const float *q, int32_t n);
+/* The same of the complete context, its last block too: sums [n_heads][n_tok]. */
+int kvl_observed_blocks(struct kvl_session *s, int32_t i, int32_t layer, float *sums);
 
 /* Adds queries before RoPE [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer to
  * the moments. */
 int kvl_observers_moments(const struct kvl_engine *e, struct kvl_observers *o, int32_t layer,
                           const float *q_raw, int32_t n);
+
+/* The same of tokens that a wrapper asks about, by the queries that it gave (observe_asked.c); `layer` is the policy's
+ * number. */
+int kvl_asked_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window, const float **mass,
+                   int32_t *n_tok);
+int kvl_asked_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *probs,
+                    int32_t n_tok);
+int kvl_asked_query(const struct kvl_pctx *ctx, int32_t back, float *q);
+int kvl_asked_moments(const struct kvl_pctx *ctx, const float **mean, const float **cov,
+                      int32_t *n);
 
 /* What an observer may be asked for now, by policies that planned it.  The first makes the policy's number of a layer the
  * model's, which the others take. */
@@ -279,6 +290,8 @@ struct kvl_items;
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 /* The same, and what attention reads of them is brought to the device. */
 bool kvl_fetches(const struct kvl_session *s, int32_t layer);
+/* Attention reads what was fetched, in places of the cache. */
+bool kvl_copies(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);
@@ -332,6 +345,9 @@ void kvl_marks_drop(struct kvl_engine *e);
 
 /* ---- hooks/compose.c -------------------------------------------------------------------------------- */
 
+/* The context of the inner part. */
+int kvl_inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
+                  const struct kvl_policy **inner);
 /* An outer policy changes every selection, those that the inner one shares, too. */
 bool kvl_policy_reselects(const struct kvl_policy *policy);
 
@@ -379,6 +395,8 @@ int kvl_call_replay(struct kvl_session *s, const struct kvl_step *step, const fl
                     const float *v, struct kvl_err *err);
 int kvl_call_prefilled(struct kvl_session *s, int32_t layer, struct kvl_err *err);
 int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scores);
+int kvl_call_asked(struct kvl_pctx *ctx, const struct kvl_policy *inner, int32_t layer,
+                   const struct kvl_asked *asked, struct kvl_scores *scores);
 int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, const float *k,
                     const float *v, struct kvl_err *err);
 int kvl_call_schedule(struct kvl_session *s, const struct kvl_step *step, struct kvl_err *err);

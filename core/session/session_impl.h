@@ -78,6 +78,7 @@ struct kvl_host {
     bool ahead;         /* it did not wait for the device */
     bool looked;        /* but waited then */
     bool fetched;       /* it, or this layer, brought something from the host */
+    const struct kvl_asked *asked; /* it scores these, not the context; NULL: the context */
     /* what it was handed and the host does not have before it looks */
     struct kvl_pieces handed[KVL_MAX_HANDED];
     int32_t n_handed;

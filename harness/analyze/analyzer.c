@@ -276,14 +276,10 @@ static int analyze_open_log(struct kvl_analyzer *z)
 
 static int analyze_engine(struct kvl_analyzer *z)
 {
-    struct kvl_engine_desc desc = { .model = z->model,
-                                    .device = z->device,
-                                    .kv_type = z->s->kv_type,
-                                    .prefill_type = z->s->prefill_type,
-                                    .prefill_kv_host = z->s->prefill_kv_host,
-                                    .chunk_tok = z->s->chunk_tok,
-                                    .max_tok = z->s->max_tok,
-                                    .allow_overlong = z->allow_overlong };
+    struct kvl_engine_desc desc = kvl_sweep_engine(z->s);
+    desc.model = z->model;
+    desc.device = z->device;
+    desc.allow_overlong = z->allow_overlong;
     z->logits = kvl_alloc((size_t)kvl_model_shape(z->model)->n_vocab, sizeof *z->logits);
     if (!z->logits) return kvl_fail(z->err, KVL_ENOMEM, "out of memory for logits");
     KVL_TRY(kvl_engine_create(&desc, &z->engine, z->err));

@@ -3,7 +3,7 @@
 #include "tables_made.h"
 
 #include "build.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "kvl/tables.h"
 #include "registry.h"
 #include "stop.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TABLES_COLUMNS = 3 };
+enum { TABLES_PATTERNS = 3 };
 enum { TABLES_ROOM = 2048 }; /* of a question and its answer */
 
 /* ---- what each method's table is ----------------------------------------------------------------- */
@@ -23,19 +23,20 @@ struct tables_kind {
     const char *policy;
     const char *options; /* that make it measure, and report what it measured */
     bool per_kv_head;
+    int32_t vectors; /* times head_dim numbers of a head; 0: a few */
     int (*write)(const struct kvl_tables_made *t, FILE *out);
 };
 
-static const char *const tables_patterns[TABLES_COLUMNS] = { "vertical_slash", "a_shape",
-                                                             "block_sparse" };
+static const char *const tables_patterns[TABLES_PATTERNS] = { "vertical_slash", "a_shape",
+                                                              "block_sparse" };
 /* Options that hold the sizes of each pattern. */
-static const char *const tables_sizes[TABLES_COLUMNS][2] = { { "vertical_size", "slash_size" },
-                                                             { "sink", "local" },
-                                                             { "block_topk", NULL } };
+static const char *const tables_sizes[TABLES_PATTERNS][2] = { { "vertical_size", "slash_size" },
+                                                              { "sink", "local" },
+                                                              { "block_topk", NULL } };
 
 static const double *tables_values(const struct kvl_tables_made *t, int32_t layer, int32_t head)
 {
-    return t->value + ((size_t)layer * (size_t)t->n_heads + (size_t)head) * TABLES_COLUMNS;
+    return t->value + ((size_t)layer * (size_t)t->n_heads + (size_t)head) * (size_t)t->n_columns;
 }
 
 static int tables_option(const struct kvl_tables_made *t, const char *name, FILE *out)
@@ -53,13 +54,13 @@ static int tables_pattern(const struct kvl_tables_made *t, int32_t layer, int32_
 {
     const double *v = tables_values(t, layer, head);
     int32_t best = 0;
-    for (int32_t k = 1; k < TABLES_COLUMNS; k++)
+    for (int32_t k = 1; k < TABLES_PATTERNS; k++)
         if (v[k] > v[best]) best = k;
     fprintf(out, "%d %d %s", layer, head, tables_patterns[best]);
     for (int i = 0; i < 2 && tables_sizes[best][i]; i++)
         KVL_TRY(tables_option(t, tables_sizes[best][i], out));
     fprintf(out, "  #");
-    for (int32_t k = 0; k < TABLES_COLUMNS; k++) fprintf(out, " %.4f", v[k] / t->n_measured);
+    for (int32_t k = 0; k < TABLES_PATTERNS; k++) fprintf(out, " %.4f", v[k] / t->n_measured);
     fputc('\n', out);
     return KVL_OK;
 }
@@ -85,28 +86,45 @@ static int tables_write_gates(const struct kvl_tables_made *t, FILE *out)
     return KVL_OK;
 }
 
+/* Means over the contexts. */
+static int tables_write_vectors(const struct kvl_tables_made *t, FILE *out)
+{
+    fprintf(out, "# layer, head, %d numbers\n", t->n_columns);
+    for (int32_t l = 0; l < kvl_model_shape(t->model)->n_layers; l++)
+        for (int32_t h = 0; h < t->n_heads; h++) {
+            fprintf(out, "%d %d", l, h);
+            for (int32_t i = 0; i < t->n_columns; i++)
+                fprintf(out, " %.6g", tables_values(t, l, h)[i] / t->n_measured);
+            fputc('\n', out);
+        }
+    return KVL_OK;
+}
+
 static const struct tables_kind tables_kinds[] = {
-    { "minference", "search=true", false, tables_write_patterns },
-    { "duo_attention", "gates=measure,report_gates=true", true, tables_write_gates },
+    { "minference", "search=true", false, 0, tables_write_patterns },
+    { "duo_attention", "gates=measure,report_gates=true", true, 0, tables_write_gates },
+    { "qfilters", "samples=65536,report_filters=true", true, 1, tables_write_vectors },
+    { "triattention", "samples=65536,report_means=true", false, 2, tables_write_vectors },
 };
 enum { TABLES_N_KINDS = sizeof tables_kinds / sizeof tables_kinds[0] };
 
-/* "capture.<layer>.<head>.<kind>" or "gate.<layer>.<head>". */
+/* "capture.<layer>.<head>.<kind>", "gate.<layer>.<head>" or "vector.<layer>.<head>.<channel>". */
 static void tables_num(void *user, const char *name, double value)
 {
     struct kvl_tables_made *t = user;
     int layer, head, k = 0;
     char kind[32] = "";
     if (sscanf(name, "capture.%d.%d.%31s", &layer, &head, kind) == 3) {
-        while (k < TABLES_COLUMNS && strcmp(kind, tables_patterns[k]) != 0) k++;
-    } else if (sscanf(name, "gate.%d.%d", &layer, &head) != 2) {
+        while (k < TABLES_PATTERNS && strcmp(kind, tables_patterns[k]) != 0) k++;
+    } else if (sscanf(name, "vector.%d.%d.%d", &layer, &head, &k) != 3 &&
+               sscanf(name, "gate.%d.%d", &layer, &head) != 2) {
         return;
     }
     if (layer < 0 || layer >= kvl_model_shape(t->model)->n_layers || head < 0 ||
-        head >= t->n_heads || k == TABLES_COLUMNS)
+        head >= t->n_heads || k < 0 || k >= t->n_columns)
         return;
-    t->value[((size_t)layer * (size_t)t->n_heads + (size_t)head) * TABLES_COLUMNS + (size_t)k] +=
-        value;
+    t->value[((size_t)layer * (size_t)t->n_heads + (size_t)head) * (size_t)t->n_columns +
+             (size_t)k] += value;
 }
 
 /* ---- measuring -------------------------------------------------------------------------------------- */
@@ -123,8 +141,9 @@ int kvl_tables_policy(struct kvl_tables_made *t)
             t->kind = &tables_kinds[i];
     if (!t->kind)
         return kvl_fail(t->err, KVL_EINVAL,
-                        "%.*s: has no table of heads, want minference or duo_attention", (int)n,
-                        policy);
+                        "%.*s: has no table of heads, want minference, duo_attention, qfilters or "
+                        "triattention",
+                        (int)n, policy);
     struct kvl_buf text = { 0 };
     int rc = kvl_buf_printf(&text, "%s%s%s", policy, policy[n] ? "," : ":", t->kind->options);
     if (rc == KVL_OK) rc = kvl_policy_spec_parse(t->registry, text.data, &t->spec, t->err);
@@ -147,11 +166,12 @@ static int tables_open(struct kvl_tables_made *t)
     const char *budget = t->want->budget ? t->want->budget : t->spec.budget.data;
     if (budget)
         KVL_TRY(kvl_budget_parse(budget, t->want->length[0], &t->budget, t->err));
-    else if (!t->kind->per_kv_head)
+    else if (!t->kind->per_kv_head || t->kind->vectors > 0)
         t->budget = KVL_MAX(96, t->want->length[0] / 4);
+    t->n_columns = t->kind->vectors > 0 ? t->kind->vectors * sh->head_dim : TABLES_PATTERNS;
     t->n_heads = t->kind->per_kv_head ? sh->n_kv_heads : sh->n_heads;
-    t->value =
-        kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * TABLES_COLUMNS, sizeof *t->value);
+    t->value = kvl_alloc((size_t)sh->n_layers * (size_t)t->n_heads * (size_t)t->n_columns,
+                         sizeof *t->value);
     return t->value ? KVL_OK : kvl_fail(t->err, KVL_ENOMEM, "out of memory for a table");
 }
 
@@ -353,7 +373,8 @@ static int tables_file(const struct kvl_tables_made *t)
 /* Contexts no longer than what is always read tell nothing. */
 static int tables_check(const struct kvl_tables_made *t)
 {
-    size_t n = (size_t)kvl_model_shape(t->model)->n_layers * (size_t)t->n_heads * TABLES_COLUMNS;
+    size_t n =
+        (size_t)kvl_model_shape(t->model)->n_layers * (size_t)t->n_heads * (size_t)t->n_columns;
     for (size_t i = 0; i < n; i++)
         if (t->value[i] > 1e-4 * t->n_measured) return KVL_OK;
     return kvl_fail(

@@ -32,8 +32,9 @@ struct kvl_tables_made {
     struct kvl_engine *engine;
     struct kvl_policy_spec spec;
     int32_t budget, n_heads, n_measured; /* heads of a layer that have a line or a number */
+    int32_t n_columns;                   /* numbers of a head */
     struct kvl_buf options;              /* of the policy, resolved */
-    double *value;                       /* sums over contexts: [n_layers][n_heads][columns] */
+    double *value;                       /* sums over contexts: [n_layers][n_heads][n_columns] */
     int (*feed)(struct kvl_tables_made *t,
                 const struct kvl_table_text *text); /* what contexts are for */
     struct kvl_model_tables *all;                   /* of the model */

@@ -24,11 +24,7 @@ static int trace_append(struct kvl_trace *t, const char *kind, json_t *fields, s
 static json_t *trace_positions(const int32_t *pos, int32_t n)
 {
     json_t *list = json_array();
-    for (int32_t i = 0; i < n; i++)
-        if (json_array_append_new(list, json_integer(pos[i])) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+    for (int32_t i = 0; i < n; i++) kvl_record_item(&list, json_integer(pos[i]));
     return list;
 }
 
@@ -45,17 +41,13 @@ static json_t *trace_float(float v)
 static json_t *trace_floats(const float *v, int32_t n_lists, int32_t n)
 {
     json_t *lists = json_array();
-    int failed = 0;
     for (int32_t l = 0; l < n_lists; l++) {
         json_t *list = json_array();
         for (int32_t i = 0; i < n; i++)
-            failed |=
-                json_array_append_new(list, trace_float(v[(size_t)l * (size_t)n + (size_t)i]));
-        failed |= json_array_append_new(lists, list);
+            kvl_record_item(&list, trace_float(v[(size_t)l * (size_t)n + (size_t)i]));
+        kvl_record_item(&lists, list);
     }
-    if (!failed) return lists;
-    json_decref(lists);
-    return NULL;
+    return lists;
 }
 
 /* The first head that read the same list as head h. */

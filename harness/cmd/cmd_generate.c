@@ -3,7 +3,7 @@
 #include "args.h"
 #include "cmds.h"
 #include "context_prefill.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "policy_spec.h"
 #include "progress.h"
 #include "prompt.h"
@@ -233,11 +233,8 @@ static int generate_engine(struct generate *g)
         .raw_keys = kvl_planned_raw_keys(g->planned),
         .observers = *kvl_planned_observers(g->planned),
         .max_tok = (int32_t)KVL_MIN((int64_t)g->prompt.n + g->a->n, INT32_MAX),
-        .allow_overlong = g->a->model.allow_overlong,
     };
-    KVL_TRY(kvl_kv_type_parse(g->a->model.kv_type, &desc.kv_type, g->err));
-    KVL_TRY(kvl_prefill_type_parse(g->a->model.prefill_type, &desc.prefill_type, g->err));
-    KVL_TRY(kvl_prefill_kv_parse(g->a->model.prefill_kv, &desc.prefill_kv_host, g->err));
+    KVL_TRY(kvl_model_args_engine(&g->a->model, &desc, g->err));
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(g->model)->n_vocab, &g->room, g->err));
     KVL_TRY(kvl_engine_create(&desc, &g->engine, g->err));
     kvl_engine_set_stop(g->engine, kvl_stop_flag());

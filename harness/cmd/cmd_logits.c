@@ -80,14 +80,12 @@ static int logits_run(const struct logits_args *a, struct kvl_engine *engine, co
 static int logits_model(const struct logits_args *a, const struct kvl_device *device,
                         struct kvl_model *model, struct kvl_err *err)
 {
-    struct kvl_engine_desc desc = { .model = model,
-                                    .device = device,
-                                    .allow_overlong = a->model.allow_overlong };
+    struct kvl_engine_desc desc = { .model = model, .device = device };
+    struct kvl_model_args how = a->model;
     struct kvl_engine *engine;
     int32_t *id, n;
-    KVL_TRY(kvl_kv_type_parse(a->model.kv_type ? a->model.kv_type : "f32", &desc.kv_type, err));
-    KVL_TRY(kvl_prefill_type_parse(a->model.prefill_type, &desc.prefill_type, err));
-    KVL_TRY(kvl_prefill_kv_parse(a->model.prefill_kv, &desc.prefill_kv_host, err));
+    if (!how.kv_type) how.kv_type = "f32";
+    KVL_TRY(kvl_model_args_engine(&how, &desc, err));
     KVL_TRY(kvl_ids_parse(a->ids, kvl_model_shape(model)->n_vocab, &id, &n, err));
     int rc = n > 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "--ids: no ids, want at least one");
     desc.max_tok = n;

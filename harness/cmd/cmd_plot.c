@@ -1,7 +1,7 @@
 /* kvlab plot: a figure from logs. */
 #include "args.h"
 #include "cmds.h"
-#include "home.h"
+#include "data_home.h"
 #include "outfile.h"
 #include "plot.h"
 #include "results_amount.h"

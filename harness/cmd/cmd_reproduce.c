@@ -1,8 +1,8 @@
 /* kvlab reproduce: tables and figures of papers, theirs beside ours. */
 #include "args.h"
 #include "cmds.h"
+#include "data_home.h"
 #include "folders.h"
-#include "home.h"
 #include "outfile.h"
 #include "published.h"
 #include "reproduce_page.h"

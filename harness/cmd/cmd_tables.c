@@ -9,10 +9,7 @@ static int tables_run(struct kvl_tables_args *a, struct kvl_tables_made *t)
     KVL_TRY(kvl_tables_policy(t));
     KVL_TRY(kvl_model_args_open(&a->model, &t->desc.device, &t->model, t->err));
     t->desc.model = t->model;
-    t->desc.allow_overlong = a->model.allow_overlong;
-    KVL_TRY(kvl_kv_type_parse(a->model.kv_type, &t->desc.kv_type, t->err));
-    KVL_TRY(kvl_prefill_type_parse(a->model.prefill_type, &t->desc.prefill_type, t->err));
-    KVL_TRY(kvl_prefill_kv_parse(a->model.prefill_kv, &t->desc.prefill_kv_host, t->err));
+    KVL_TRY(kvl_model_args_engine(&a->model, &t->desc, t->err));
     return kvl_tables_make(t);
 }
 

@@ -1,7 +1,7 @@
 /* kvlab trace: what a policy reads and keeps, step by step, as a file that anybody can compare with. */
 #include "args.h"
 #include "cmds.h"
-#include "guard.h"
+#include "crash_line.h"
 #include "policy_spec.h"
 #include "stats.h"
 #include "stop.h"
@@ -210,11 +210,8 @@ static int trace_engine(struct trace *t)
         .raw_keys = kvl_planned_raw_keys(t->planned),
         .observers = *kvl_planned_observers(t->planned),
         .max_tok = t->context + t->steps,
-        .allow_overlong = t->a->model.allow_overlong,
     };
-    KVL_TRY(kvl_kv_type_parse(t->a->model.kv_type, &desc.kv_type, t->err));
-    KVL_TRY(kvl_prefill_type_parse(t->a->model.prefill_type, &desc.prefill_type, t->err));
-    KVL_TRY(kvl_prefill_kv_parse(t->a->model.prefill_kv, &desc.prefill_kv_host, t->err));
+    KVL_TRY(kvl_model_args_engine(&t->a->model, &desc, t->err));
     t->kv_type = desc.kv_type;
     t->prefill_type = desc.prefill_type;
     t->logits = kvl_alloc((size_t)kvl_model_shape(t->model)->n_vocab, sizeof *t->logits);

@@ -1,7 +1,7 @@
 /* Models of a sweep, each in a process of its own. */
 #include "sweep_models.h"
 
-#include "apart.h"
+#include "child.h"
 #include "log.h"
 #include "record.h"
 #include "stop.h"
@@ -29,14 +29,14 @@ static int model_apart(const struct kvl_sweep_models *m, const char *model,
                        struct kvl_sweep_done *done, struct kvl_err *err)
 {
     struct one o = { m, model };
-    struct kvl_apart apart = { .run = model_run,
+    struct kvl_child apart = { .run = model_run,
                                .user = &o,
                                .out = done,
                                .bytes = sizeof *done,
                                .died = KVL_EMODEL,
                                .who = model,
                                .stop = kvl_stop_flag() };
-    return kvl_apart_run(&apart, err);
+    return kvl_child_run(&apart, err);
 }
 
 /* The log itself, or whoever started the sweep: no other model would fare better. */

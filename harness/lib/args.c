@@ -2,10 +2,11 @@
 #include "args.h"
 
 #include "machine.h"
-#include "model_room.h"
+#include "model_fits.h"
 #include "registry.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,7 @@ int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, 
     }
     int rc = argp_parse(argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input);
     if (a->rc != KVL_OK) return a->rc;
+    if (rc == ENOMEM) return kvl_fail(err, KVL_ENOMEM, "no memory for the arguments");
     return rc == 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "wrong arguments, see --help");
 }
 
@@ -363,6 +365,15 @@ int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device 
     KVL_TRY(kvl_window_parse(a->window, &off, err));
     KVL_TRY(kvl_model_fits(a->model, a->device, err));
     return kvl_model_open_told(a->model, off, out, err);
+}
+
+int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc *desc,
+                          struct kvl_err *err)
+{
+    desc->allow_overlong = a->allow_overlong;
+    KVL_TRY(kvl_kv_type_parse(a->kv_type, &desc->kv_type, err));
+    KVL_TRY(kvl_prefill_type_parse(a->prefill_type, &desc->prefill_type, err));
+    return kvl_prefill_kv_parse(a->prefill_kv, &desc->prefill_kv_host, err);
 }
 
 /* ---- lists of ids ---------------------------------------------------------------------------- */

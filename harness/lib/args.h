@@ -82,6 +82,10 @@ int kvl_model_fits(const char *path, const char *device, struct kvl_err *err);
 int kvl_model_args_open(const struct kvl_model_args *a, const struct kvl_device **device,
                         struct kvl_model **out, struct kvl_err *err);
 
+/* What these options say of an engine: its types, where a prefill leaves keys and values, overlong prompts. */
+int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc *desc,
+                          struct kvl_err *err);
+
 /* kvl_model_open_desc, and a line on standard error where tables beside the model are not used. */
 int kvl_model_open_told(const char *path, bool windows_off, struct kvl_model **out,
                         struct kvl_err *err);

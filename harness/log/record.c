@@ -31,10 +31,7 @@ static json_t *record_argv(const struct kvl_run_info *info)
 {
     json_t *argv = json_array();
     for (int i = 0; i < info->argc; i++)
-        if (json_array_append_new(argv, kvl_record_path_text(info->argv[i])) != 0) {
-            json_decref(argv);
-            return NULL;
-        }
+        kvl_record_item(&argv, kvl_record_path_text(info->argv[i]));
     return argv;
 }
 
@@ -88,10 +85,7 @@ static json_t *code_points(const struct kvl_points *p)
     json_t *o = json_object();
     for (size_t i = 0; i < p->n; i++) {
         const char *name = p->v[i].task ? p->v[i].task->name : p->v[i].policy->name;
-        if (json_object_set_new(o, name, kvl_record_hex(p->v[i].code)) != 0) {
-            json_decref(o);
-            return NULL;
-        }
+        kvl_record_put(&o, name, "string", kvl_record_hex(p->v[i].code));
     }
     return o;
 }
@@ -150,11 +144,7 @@ json_t *kvl_record_run(const char *run, const struct kvl_run_info *info)
 static json_t *record_ids(const struct kvl_ask *a)
 {
     json_t *ids = json_array();
-    for (int32_t i = 0; i < a->n_id; i++)
-        if (json_array_append_new(ids, json_integer(a->id[i])) != 0) {
-            json_decref(ids);
-            return NULL;
-        }
+    for (int32_t i = 0; i < a->n_id; i++) kvl_record_item(&ids, json_integer(a->id[i]));
     return ids;
 }
 
@@ -166,11 +156,8 @@ static json_t *record_lanes(const struct kvl_recall *r)
     for (int32_t l = 0; l < r->n_layers; l++) {
         json_t *heads = json_array();
         for (int32_t h = 0; h < r->n_kv_heads; h++)
-            json_array_append_new(heads, json_real(r->lane[l * r->n_kv_heads + h] / r->n_steps));
-        if (json_array_append_new(layers, heads) != 0) {
-            json_decref(layers);
-            return NULL;
-        }
+            kvl_record_item(&heads, json_real(r->lane[l * r->n_kv_heads + h] / r->n_steps));
+        kvl_record_item(&layers, heads);
     }
     return layers;
 }
@@ -181,10 +168,7 @@ static json_t *record_subs(const struct kvl_outcome *o)
     if (o->n_sub == 0) return json_null();
     json_t *subs = json_object();
     for (int32_t i = 0; i < o->n_sub; i++)
-        if (json_object_set_new(subs, o->sub[i].name, kvl_record_real(o->sub[i].value)) != 0) {
-            json_decref(subs);
-            return NULL;
-        }
+        kvl_record_put(&subs, o->sub[i].name, "number", kvl_record_real(o->sub[i].value));
     return subs;
 }
 
@@ -269,9 +253,8 @@ json_t *kvl_record_answers(json_t *list, const struct kvl_ask *ask, const struct
         json_pack("{s:o, s:o, s:s, s:o, s:o}", "prediction", kvl_record_text(text->data, text->len),
                   "ids", record_ids(ask), "stop", ask->end ? "end" : "length", "official",
                   kvl_record_real(o->official), "strict", kvl_record_real(o->strict));
-    if (all && one && json_array_append_new(all, one) == 0) return all;
-    json_decref(all);
-    return NULL;
+    kvl_record_item(&all, one);
+    return all;
 }
 
 /* Of all answers. */
@@ -353,10 +336,7 @@ static json_t *speed_steps(const struct kvl_timing *t)
 {
     json_t *steps = json_array();
     for (int32_t i = 0; i < t->n_steps; i++)
-        if (json_array_append_new(steps, json_integer((json_int_t)t->step_ns[i])) != 0) {
-            json_decref(steps);
-            return NULL;
-        }
+        kvl_record_item(&steps, json_integer((json_int_t)t->step_ns[i]));
     return steps;
 }
 

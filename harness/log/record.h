@@ -5,11 +5,11 @@
 #ifndef KVL_RECORD_H
 #define KVL_RECORD_H
 
+#include "device_probe.h"
 #include "fields.h"
 #include "jobs.h"
 #include "machine.h"
 #include "measured.h"
-#include "probe.h"
 #include "record_method.h"
 #include "sweep_plan.h"
 

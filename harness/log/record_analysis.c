@@ -20,10 +20,7 @@ static json_t *analysis_means(const double *sum, int32_t n, int64_t count)
     json_t *list = json_array();
     for (int32_t i = 0; i < n; i++) {
         double mean = count > 0 ? sum[i] / (double)count : KVL_NAN;
-        if (json_array_append_new(list, kvl_record_real(mean)) != 0) {
-            json_decref(list);
-            return NULL;
-        }
+        kvl_record_item(&list, kvl_record_real(mean));
     }
     return list;
 }
@@ -64,17 +61,14 @@ static json_t *mass_row(const struct kvl_analysis *a, int32_t layer, int32_t hea
 
 static json_t *analysis_mass_rows(const struct kvl_analysis *a)
 {
-    json_t *rows = json_array();
     int32_t *v = kvl_alloc((size_t)a->n_steps + 1, sizeof *v);
-    int failed = v ? 0 : -1;
-    for (int32_t l = 0; l < a->n_layers && a->n_steps > 0 && !failed; l++)
+    json_t *rows = v ? json_array() : NULL;
+    for (int32_t l = 0; l < a->n_layers && a->n_steps > 0 && rows; l++)
         for (int32_t h = 0; h < a->n_heads; h++)
             for (int32_t p = 0; p < KVL_ANALYSIS_P; p++)
-                failed |= json_array_append_new(rows, mass_row(a, l, h, p, v));
+                kvl_record_item(&rows, mass_row(a, l, h, p, v));
     kvl_free(v);
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- similarity ------------------------------------------------------------------------------ */
@@ -83,18 +77,15 @@ static json_t *analysis_mass_rows(const struct kvl_analysis *a)
 static json_t *similarity_matrix(const double *capture, int32_t n)
 {
     json_t *rows = json_array();
-    int failed = 0;
     for (int32_t i = 0; i < n; i++) {
         json_t *row = json_array();
         for (int32_t j = 0; j < n; j++)
-            failed |= json_array_append_new(
-                row,
-                j < i ? json_null() : kvl_record_real(capture[(size_t)i * (size_t)n + (size_t)j]));
-        failed |= json_array_append_new(rows, row);
+            kvl_record_item(&row,
+                            j < i ? json_null()
+                                  : kvl_record_real(capture[(size_t)i * (size_t)n + (size_t)j]));
+        kvl_record_item(&rows, row);
     }
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* For every layer the mean of its row over itself and the next - 1 layers behind it; null where there are
@@ -102,17 +93,13 @@ static json_t *similarity_matrix(const double *capture, int32_t n)
 static json_t *similarity_curve(const double *capture, int32_t n, int32_t next)
 {
     json_t *list = json_array();
-    int failed = 0;
     for (int32_t i = 0; i < n; i++) {
         double sum = 0.0;
         for (int32_t j = i; j < i + next && j < n; j++)
             sum += capture[(size_t)i * (size_t)n + (size_t)j];
-        failed |=
-            json_array_append_new(list, kvl_record_real(i + next <= n ? sum / next : KVL_NAN));
+        kvl_record_item(&list, kvl_record_real(i + next <= n ? sum / next : KVL_NAN));
     }
-    json_t *curve = failed ? NULL : json_pack("{s:i, s:o}", "next", next, "value", list);
-    if (failed) json_decref(list);
-    return curve;
+    return json_pack("{s:i, s:o}", "next", next, "value", list);
 }
 
 static json_t *similarity_curves(const struct kvl_analysis_info *info, const double *capture,
@@ -120,10 +107,7 @@ static json_t *similarity_curves(const struct kvl_analysis_info *info, const dou
 {
     json_t *curves = json_array();
     for (int32_t i = 0; i < info->n_next; i++)
-        if (json_array_append_new(curves, similarity_curve(capture, n, info->next[i])) != 0) {
-            json_decref(curves);
-            return NULL;
-        }
+        kvl_record_item(&curves, similarity_curve(capture, n, info->next[i]));
     return curves;
 }
 
@@ -131,7 +115,7 @@ static json_t *similarity_filters(const uint8_t *filter, int32_t n)
 {
     json_t *list = json_array();
     for (int32_t l = 0; l < n; l++)
-        if (filter[l]) json_array_append_new(list, json_integer(l));
+        if (filter[l]) kvl_record_item(&list, json_integer(l));
     return list;
 }
 
@@ -177,19 +161,15 @@ static json_t *analysis_similarity_rows(const struct kvl_analysis *a,
                                         const struct kvl_analysis_info *info, struct kvl_err *err)
 {
     size_t n = (size_t)a->n_layers;
-    json_t *rows = json_array();
     double *capture = kvl_alloc(n * n, sizeof *capture);
     uint8_t *filter = kvl_alloc(n, sizeof *filter);
-    int failed = capture && filter ? 0 : -1;
-    for (int r = 0; r < KVL_ANALYSIS_REDUCES && !failed; r++)
-        for (int32_t m = 0; m < a->want.n_m && !failed; m++)
-            failed =
-                json_array_append_new(rows, similarity_row(a, info, r, m, capture, filter, err));
+    json_t *rows = capture && filter ? json_array() : NULL;
+    for (int r = 0; r < KVL_ANALYSIS_REDUCES && rows; r++)
+        for (int32_t m = 0; m < a->want.n_m && rows; m++)
+            kvl_record_item(&rows, similarity_row(a, info, r, m, capture, filter, err));
     kvl_free(capture);
     kvl_free(filter);
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- drift ----------------------------------------------------------------------------------- */
@@ -197,23 +177,20 @@ static json_t *analysis_similarity_rows(const struct kvl_analysis *a,
 static json_t *analysis_drift_rows(const struct kvl_analysis *a)
 {
     json_t *rows = json_array();
-    int failed = 0;
     for (int r = 0; r < KVL_ANALYSIS_REDUCES; r++)
         for (int32_t m = 0; m < a->want.n_m; m++)
             for (int32_t lag = 1; lag <= a->want.lag; lag++) {
                 size_t at = ((size_t)r * (size_t)a->want.n_m + (size_t)m) * (size_t)a->want.lag;
                 int64_t n = a->n_pairs[lag - 1];
                 at = (at + (size_t)lag - 1) * (size_t)a->n_layers;
-                failed |= json_array_append_new(
-                    rows, json_pack("{s:i, s:s, s:i, s:I, s:o, s:o}", "m", a->want.m[m], "reduce",
-                                    kvl_analysis_reduce_name((enum kvl_analysis_reduce)r), "lag",
-                                    lag, "n", (json_int_t)n, "jaccard",
-                                    analysis_means(a->jaccard + at, a->n_layers, n), "kept",
-                                    analysis_means(a->kept + at, a->n_layers, n)));
+                kvl_record_item(
+                    &rows, json_pack("{s:i, s:s, s:i, s:I, s:o, s:o}", "m", a->want.m[m], "reduce",
+                                     kvl_analysis_reduce_name((enum kvl_analysis_reduce)r), "lag",
+                                     lag, "n", (json_int_t)n, "jaccard",
+                                     analysis_means(a->jaccard + at, a->n_layers, n), "kept",
+                                     analysis_means(a->kept + at, a->n_layers, n)));
             }
-    if (!failed) return rows;
-    json_decref(rows);
-    return NULL;
+    return rows;
 }
 
 /* ---- the record ------------------------------------------------------------------------------ */

@@ -81,6 +81,13 @@ void kvl_record_put(json_t **r, const char *name, const char *type, json_t *valu
     }
 }
 
+void kvl_record_item(json_t **list, json_t *item)
+{
+    if (json_array_append_new(*list, item) == 0) return;
+    json_decref(*list);
+    *list = NULL;
+}
+
 int kvl_record_column_create(const struct kvl_sweep *s, const struct kvl_point *task,
                              int32_t questions, struct kvl_record_column *out)
 {

@@ -23,6 +23,8 @@ json_t *kvl_record_add(json_t *o, json_t *more);
 /* Adds one field, which is stolen; NULL leaves *r NULL.  A "group" is an object whose fields are added; what may be
  * "absent" is left out where `value` is NULL. */
 void kvl_record_put(json_t **r, const char *name, const char *type, json_t *value);
+/* Adds an item, which is stolen; NULL leaves *list NULL. */
+void kvl_record_item(json_t **list, json_t *item);
 /* A row of fields.def as a field of `r`. */
 #define KVL_PUT(name, type, column, value, means) kvl_record_put(&r, #name, type, value);
 /* sum / n; NaN where n is 0. */

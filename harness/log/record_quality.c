@@ -25,35 +25,21 @@ static json_t *quality_number(double v)
                                                                 : json_real(rounded);
 }
 
-/* Adds to the list; NULL: no memory. */
-static bool quality_add(json_t *list, json_t *item)
-{
-    return json_array_append_new(list, item) == 0;
-}
-
-/* No memory. */
-static json_t *quality_short(json_t *list)
-{
-    json_decref(list);
-    return NULL;
-}
-
 /* [step][layer][head] */
 static json_t *quality_heads(const struct kvl_quality_result *r, const float *v)
 {
     json_t *steps = json_array();
-    bool ok = steps != NULL;
     for (int32_t s = 0; s < r->n_steps; s++) {
         json_t *layers = json_array();
         for (int32_t l = 0; l < r->n_layers; l++) {
             json_t *heads = json_array();
             for (int32_t h = 0; h < r->n_heads; h++)
-                ok &= quality_add(heads, quality_number((double)*v++));
-            ok &= quality_add(layers, heads);
+                kvl_record_item(&heads, quality_number((double)*v++));
+            kvl_record_item(&layers, heads);
         }
-        ok &= quality_add(steps, layers);
+        kvl_record_item(&steps, layers);
     }
-    return ok ? steps : quality_short(steps);
+    return steps;
 }
 
 /* [top][step][layer][head] */
@@ -61,23 +47,21 @@ static json_t *quality_recall(const struct kvl_quality_result *r)
 {
     size_t plane = (size_t)r->max_steps * (size_t)r->n_layers * (size_t)r->n_heads;
     json_t *tops = json_array();
-    bool ok = tops != NULL;
     for (int32_t t = 0; t < r->n_top; t++)
-        ok &= quality_add(tops, quality_heads(r, r->recall + (size_t)t * plane));
-    return ok ? tops : quality_short(tops);
+        kvl_record_item(&tops, quality_heads(r, r->recall + (size_t)t * plane));
+    return tops;
 }
 
 static json_t *quality_dense(const struct kvl_quality_result *r)
 {
     const uint8_t *v = r->dense;
     json_t *steps = json_array();
-    bool ok = steps != NULL;
     for (int32_t s = 0; s < r->n_steps; s++) {
         json_t *layers = json_array();
-        for (int32_t l = 0; l < r->n_layers; l++) ok &= quality_add(layers, json_integer(*v++));
-        ok &= quality_add(steps, layers);
+        for (int32_t l = 0; l < r->n_layers; l++) kvl_record_item(&layers, json_integer(*v++));
+        kvl_record_item(&steps, layers);
     }
-    return ok ? steps : quality_short(steps);
+    return steps;
 }
 
 static json_t *step_pos(const struct kvl_quality_result *r, int32_t s)
@@ -100,16 +84,14 @@ static json_t *quality_steps(const struct kvl_quality_result *r,
                              json_t *(*of)(const struct kvl_quality_result *r, int32_t s))
 {
     json_t *list = json_array();
-    for (int32_t s = 0; s < r->n_steps; s++)
-        if (!quality_add(list, of(r, s))) return quality_short(list);
+    for (int32_t s = 0; s < r->n_steps; s++) kvl_record_item(&list, of(r, s));
     return list;
 }
 
 static json_t *quality_tops(const struct kvl_quality *want)
 {
     json_t *top = json_array();
-    for (int32_t i = 0; i < want->top.n; i++)
-        if (!quality_add(top, json_integer(want->top.v[i]))) return quality_short(top);
+    for (int32_t i = 0; i < want->top.n; i++) kvl_record_item(&top, json_integer(want->top.v[i]));
     return top;
 }
 
@@ -222,16 +204,12 @@ static json_t *quality_layers(struct quality_cell *q, size_t off)
         return json_null();
     }
     json_t *recall = json_array();
-    bool ok = recall != NULL;
     for (int32_t t = 0; t < q->s->quality.top.n; t++)
-        ok &= quality_add(recall,
-                          quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
-    json_t *o = json_pack(
+        kvl_record_item(&recall,
+                        quality_interval(q, off + (size_t)t * sizeof(double), KVL_RANGE_SHARE));
+    return json_pack(
         "{s:o, s:o, s:o}", "recall", recall, "mass", mass, "out_error",
         quality_interval(q, off + offsetof(struct kvl_quality_layers, error), KVL_RANGE_ANY));
-    if (ok) return o;
-    json_decref(o);
-    return NULL;
 }
 
 static json_t *quality_numbers(struct quality_cell *q)

@@ -34,10 +34,7 @@ static json_t *text_tokens(const struct kvl_text_result *t)
 {
     json_t *all = json_array();
     for (int32_t i = 0; i < t->n_tok; i++)
-        if (json_array_append_new(all, json_real(round(t->nll[i] * 1e5) / 1e5)) != 0) {
-            json_decref(all);
-            return NULL;
-        }
+        kvl_record_item(&all, json_real(round(t->nll[i] * 1e5) / 1e5));
     return all;
 }
 
@@ -47,10 +44,7 @@ static json_t *text_kl(const struct kvl_text_result *t)
     json_t *all = json_array();
     for (int32_t i = 0; i < t->n_tok; i++) {
         double v = t->kl[i], unit = v > 0.0 ? pow(10.0, 3.0 - floor(log10(v))) : 1.0;
-        if (json_array_append_new(all, kvl_record_real(round(v * unit) / unit)) != 0) {
-            json_decref(all);
-            return NULL;
-        }
+        kvl_record_item(&all, kvl_record_real(round(v * unit) / unit));
     }
     return all;
 }
@@ -58,11 +52,7 @@ static json_t *text_kl(const struct kvl_text_result *t)
 static json_t *text_same(const struct kvl_text_result *t)
 {
     json_t *all = json_array();
-    for (int32_t i = 0; i < t->n_tok; i++)
-        if (json_array_append_new(all, json_integer(t->same[i])) != 0) {
-            json_decref(all);
-            return NULL;
-        }
+    for (int32_t i = 0; i < t->n_tok; i++) kvl_record_item(&all, json_integer(t->same[i]));
     return all;
 }
 
@@ -74,11 +64,7 @@ static json_t *text_curve(const double *v, int32_t n)
     int32_t i = 0;
     for (int32_t mark = 0; (mark = kvl_curve_mark(mark, n)) > 0;) {
         for (; i < mark; i++) sum += v[i];
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark))) !=
-            0) {
-            json_decref(curve);
-            return NULL;
-        }
+        kvl_record_item(&curve, json_pack("[i, o]", mark, kvl_record_real(sum / mark)));
     }
     return curve;
 }
@@ -91,10 +77,7 @@ static json_t *text_blocks(const struct kvl_text_result *t)
         int32_t from = (int32_t)(b * t->n_tok / TEXT_BLOCKS);
         int32_t to = (int32_t)((b + 1) * t->n_tok / TEXT_BLOCKS);
         if (from == to) continue;
-        if (json_array_append_new(blocks, kvl_record_real(text_mean(t->nll + from, to - from)))) {
-            json_decref(blocks);
-            return NULL;
-        }
+        kvl_record_item(&blocks, kvl_record_real(text_mean(t->nll + from, to - from)));
     }
     return blocks;
 }
@@ -198,10 +181,7 @@ static json_t *texts_curve(const json_t *texts, const char *name, int32_t n_tok)
             n++;
         }
         json_t *mean = kvl_record_real(n ? sum / (double)n : KVL_NAN);
-        if (json_array_append_new(curve, json_pack("[i, o]", mark, mean)) != 0) {
-            json_decref(curve);
-            return NULL;
-        }
+        kvl_record_item(&curve, json_pack("[i, o]", mark, mean));
     }
     return curve;
 }

@@ -175,6 +175,16 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
     return rc;
 }
 
+struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s)
+{
+    return (struct kvl_engine_desc){ .kv_type = s->kv_type,
+                                     .prefill_type = s->prefill_type,
+                                     .prefill_kv_host = s->prefill_kv_host,
+                                     .chunk_tok = s->chunk_tok,
+                                     .max_tok = s->max_tok,
+                                     .kv_limit_bytes = (size_t)s->kv_limit_mib << 20 };
+}
+
 void kvl_sweep_free(struct kvl_sweep *s)
 {
     for (size_t i = 0; i < s->n_exclude; i++) {

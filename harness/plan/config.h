@@ -172,4 +172,7 @@ int kvl_sweep_load(const char *file, const char *name, const struct kvl_registry
                    struct kvl_err *err);
 void kvl_sweep_free(struct kvl_sweep *s);
 
+/* What a sweep says of its engine. */
+struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s);
+
 #endif

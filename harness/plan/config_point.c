@@ -2,8 +2,8 @@
 #include "config_point.h"
 
 #include "code.h"
-#include "guard.h"
-#include "home.h"
+#include "crash_line.h"
+#include "data_home.h"
 #include "policy_spec.h"
 
 #include <limits.h>

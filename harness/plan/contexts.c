@@ -1,5 +1,5 @@
 /* The contexts of a group: seeds, and what a task must have made. */
-#include "guard.h"
+#include "crash_line.h"
 #include "sweep_plan.h"
 
 #include "kvl/fpenv.h"

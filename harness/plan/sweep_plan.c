@@ -1,9 +1,9 @@
 /* From axes to cells. */
 #include "sweep_plan.h"
 
-#include "apart.h"
 #include "cell_key.h"
-#include "guard.h"
+#include "child.h"
+#include "crash_line.h"
 #include "machine.h"
 #include "plans.h"
 #include "policy_spec.h"
@@ -169,9 +169,9 @@ static int plan_safely(const struct plan *p, const struct kvl_plan_for *f, struc
     char who[96];
     snprintf(who, sizeof who, "the plan of policy %s", f->policy->policy->name);
     struct asked asked = { p, f };
-    struct kvl_apart apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
+    struct kvl_child apart = { plan_ask, &asked, NULL, 0, KVL_EPOLICY, who, NULL, true, 0 };
     apart.limit_s = plan_limit_s(p->w->sweep, PLAN_POLICY_S);
-    if (f->policy->foreign && kvl_machine_threads() <= 1) KVL_TRY(kvl_apart_run(&apart, err));
+    if (f->policy->foreign && kvl_machine_threads() <= 1) KVL_TRY(kvl_child_run(&apart, err));
     return plan_create(p, f, out, err);
 }
 
@@ -492,7 +492,7 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
     snprintf(who, sizeof who, "task %s", g->task->task->name);
     struct trial trial = { w, g };
     struct tried tried = { 0 };
-    struct kvl_apart apart = {
+    struct kvl_child apart = {
         plan_try, &trial, &tried, sizeof tried, KVL_ETASK, who, NULL, true, 0
     };
     apart.limit_s = plan_limit_s(w->sweep, PLAN_TASK_S);
@@ -501,7 +501,7 @@ static int plan_check_group(struct plan *p, const struct kvl_group *g, bool allo
                         "%s: lengths: %d tokens, the model's context is %d: want less or "
                         "--allow-overlong",
                         file, g->length, limit);
-    int rc = g->task->foreign ? kvl_apart_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
+    int rc = g->task->foreign ? kvl_child_run(&apart, p->err) : plan_try(&trial, &tried, p->err);
     if (rc == KVL_ETASK) return plan_refuse(w, g, p->err);
     if (rc == KVL_EINVAL) return plan_cannot(p, g);
     if (rc != KVL_OK) return kvl_fail_at(p->err, rc, "%s: %s", file, g->speed ? "speed" : "tasks");

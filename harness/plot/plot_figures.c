@@ -1,7 +1,7 @@
 /* Every figure, once. */
 #include "plot.h"
 
-#include "lanes.h"
+#include "lane_recall.h"
 
 static double x_read(const struct kvl_result *r)
 {

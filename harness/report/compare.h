@@ -8,7 +8,7 @@
  *
  *   accuracy   points of 100 of the official scorer, on the same questions; interval over contexts
  *   ppl        of texts: the ratio of both perplexities, in percent; likewise
- *   recall     of retrieving lanes (lanes.h), on the same questions; likewise.  Wants the policy oracle in both logs
+ *   recall     of retrieving lanes (lane_recall.h), on the same questions; likewise.  Wants the policy oracle in both logs
  *   bytes      keys, values and metadata read per token, in percent: counted, so that there is no interval
  *   speed      tokens/s of decoding, in percent: from the slowest repeat by the other's fastest to the reverse; of
  *              one machine and number of threads, two repeats at least

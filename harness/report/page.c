@@ -1,7 +1,7 @@
 /* The page: its parts in order. */
 #include "page.h"
 
-#include "home.h"
+#include "data_home.h"
 #include "page_parts.h"
 #include "report.h"
 #include "results_amount.h"

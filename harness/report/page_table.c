@@ -1,5 +1,5 @@
 /* Tables of the page. */
-#include "lanes.h"
+#include "lane_recall.h"
 #include "page_parts.h"
 #include "report.h"
 #include "show.h"

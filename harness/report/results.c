@@ -2,7 +2,7 @@
 #include "results_parts.h"
 
 #include "code.h"
-#include "lanes.h"
+#include "lane_recall.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -48,7 +48,7 @@ struct kvl_result {
     int64_t version; /* of the policy */
     double length_tok, depth, budget_tok, seed;
     struct kvl_interval official, strict; /* of scores: by icc, not the record's */
-    double recall;                        /* of retrieving lanes (lanes.h); NaN: not known */
+    double recall;                        /* of retrieving lanes (lane_recall.h); NaN: not known */
     struct kvl_interval recall_best;      /* of the best layer */
     struct kvl_interval nll, ppl;         /* nats per token; its exponential */
     /* Beside full attention on the same tokens, of texts or of reference passes of questions: KL in nats, and the share

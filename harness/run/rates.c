@@ -104,28 +104,27 @@ static struct times times_of(const struct kvl_runner *r, size_t cell, int32_t co
     return t;
 }
 
-/* A context that is shared was prefilled once, whatever cells say so. */
+/* What the prefill took that cells of a group share, whichever of them says so; 0: none does. */
+static double shared_ns(const struct kvl_runner *r, const struct kvl_group *g, int32_t context)
+{
+    for (size_t i = g->first; i < g->first + g->n; i++) {
+        double ns =
+            g->speed ? r->state->cell[i].timed_prefill_ns : times_of(r, i, context).prefill_ns;
+        if (!is_own(r, i) && ns > 0.0) return ns;
+    }
+    return 0.0;
+}
+
 static int rates_group(struct kvl_rates *t, const struct kvl_runner *r, const struct kvl_group *g,
                        struct kvl_err *err)
 {
-    double shared_ns = 0.0, n_shared = 0.0;
-    int32_t contexts = g->speed ? 0 : r->work->sweep->contexts;
-    for (int32_t c = 0; c < contexts; c++) {
-        double shared = (double)NAN;
-        for (size_t i = g->first; i < g->first + g->n; i++) {
-            double ns = times_of(r, i, c).prefill_ns;
-            if (!is_own(r, i) && ns > 0.0) shared = ns;
-        }
-        if (!(shared > 0.0)) continue;
-        shared_ns += shared;
-        n_shared += 1.0;
+    double ns = 0.0, n = 0.0;
+    for (int32_t c = 0; c < (g->speed ? 1 : r->work->sweep->contexts); c++) {
+        double one = shared_ns(r, g, c);
+        ns += one;
+        n += one > 0.0;
     }
-    for (size_t i = g->first; g->speed && i < g->first + g->n; i++)
-        if (!is_own(r, i) && r->state->cell[i].timed_prefill_ns > 0.0) {
-            shared_ns = r->state->cell[i].timed_prefill_ns;
-            n_shared = 1.0;
-        }
-    return rate_add(t, rate_of_prefill(r->work, g), shared_ns, n_shared, err);
+    return rate_add(t, rate_of_prefill(r->work, g), ns, n, err);
 }
 
 static int rates_cell(struct kvl_rates *t, const struct kvl_runner *r, size_t cell,

@@ -110,17 +110,10 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
 int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
 {
     const struct kvl_sweep *s = r->work->sweep;
-    struct kvl_engine_desc desc = {
-        .model = r->work->model,
-        .kv_type = s->kv_type,
-        .prefill_type = s->prefill_type,
-        .prefill_kv_host = s->prefill_kv_host,
-        .raw_keys = r->work->raw_keys,
-        .chunk_tok = s->chunk_tok,
-        .max_tok = s->max_tok,
-        .kv_limit_bytes = (size_t)s->kv_limit_mib << 20,
-        .allow_overlong = r->allow_overlong,
-    };
+    struct kvl_engine_desc desc = kvl_sweep_engine(s);
+    desc.model = r->work->model;
+    desc.raw_keys = r->work->raw_keys;
+    desc.allow_overlong = r->allow_overlong;
     KVL_TRY(kvl_device_open_gpu(s->device, s->gpus.first + r->gpu, &desc.device, err));
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);

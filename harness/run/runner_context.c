@@ -1,7 +1,7 @@
 /* One context: a prefill that serves all protocols, policies, budgets and questions. */
 #include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <string.h>

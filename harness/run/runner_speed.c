@@ -1,7 +1,7 @@
 /* Speed cells: each alone, from a fork of one prefill, a fixed number of steps. */
 #include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <math.h>
 #include <stdio.h>

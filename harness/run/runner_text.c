@@ -9,7 +9,7 @@
  * memory lets it (as runner_cells.c); one that fails is read again cell by cell. */
 #include "runner_context.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "record_text.h"
 #include "stats.h"
 

@@ -3,7 +3,7 @@
 
 #include "kvl/fpenv.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "harm.h"
 #include "runner_context.h"
 

@@ -1,7 +1,7 @@
 /* The records and the words of a worker that died. */
 #include "workers_death.h"
 
-#include "apart.h"
+#include "child.h"
 #include "commit.h"
 
 #include <signal.h>
@@ -27,7 +27,7 @@ void kvl_death_text(const struct kvl_death *d, struct kvl_err *out)
         snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
                  SIGKILL);
     else
-        kvl_apart_ended(d->status, how, sizeof how);
+        kvl_child_ended(d->status, how, sizeof how);
     if (d->policy || d->task)
         snprintf(who, sizeof who, " while %s %s ran", d->policy ? "policy" : "task",
                  d->policy ? d->policy : d->task);

@@ -92,12 +92,27 @@ static const struct kvl_policy *find(const char *text, size_t n)
     return NULL;
 }
 
-/* outer(inner) as a subject; NULL: these two do not go together. */
+/* outer(inner) as a subject; NULL: these two do not go together, or have no plan together. */
 static const struct kvl_policy *compose(const struct subject *outer, const struct kvl_policy *inner)
 {
+    static const struct kvl_shape shape = { .n_layers = 2,
+                                            .n_heads = 4,
+                                            .n_kv_heads = 2,
+                                            .group = 2,
+                                            .head_dim = 16,
+                                            .n_embd = 64,
+                                            .n_vocab = 300,
+                                            .scale = .25f };
     const struct kvl_policy *p;
+    struct kvl_planned *planned = NULL;
     struct kvl_err err = { 0 };
-    return inner && kvl_policy_compose(outer->policy, inner, &p, &err) == KVL_OK ? p : NULL;
+    if (!inner || kvl_policy_compose(outer->policy, inner, &p, &err) != KVL_OK) return NULL;
+    if (kvl_planned_create(p, &shape, "", 48, 150, &planned, &err) == KVL_OK) {
+        kvl_planned_destroy(planned);
+        return p;
+    }
+    kvl_policy_decompose(p);
+    return NULL;
 }
 
 /* Nothing but what every inner policy does, so that what is special about one is not the wrapper's. */

@@ -150,7 +150,7 @@ refuse 2 '--set policies: policy "snapvk" does not exist, did you mean "snapkv"?
     sweep s.yaml --set policies=snapvk
 refuse 2 '--set tasks: task "passkeys" does not exist, did you mean "passkey"?' \
     sweep s.yaml --set tasks=passkeys
-refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording)' \
+refuse 2 '--set tasks: passkey: no option "kees", did you mean "keys"? (there are: keys, digits, wording, prose)' \
     sweep s.yaml --set 'tasks={task: passkey, kees: 1}'
 refuse 2 's.yaml: tasks: passkey: 2 questions with keys=1, want keys=2 or fewer questions' \
     sweep s.yaml --set tasks=passkey

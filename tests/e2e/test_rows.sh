@@ -29,6 +29,14 @@ lines cr '^longbench hotpotqa: 3 questions' "$(hotpot 0)\r$(hotpot 1)\r$(hotpot 
 lines crlf '^longbench hotpotqa: 2 questions' "$(hotpot 0)\r\n\r\n$(hotpot 1)\r\n"
 lines two 'odd: line 1: has more behind its first value, at byte [0-9]+' "$(hotpot 0) $(hotpot 1)\n$(hotpot 2)\n"
 lines tail 'odd: line 2: has more behind its first value' "$(hotpot 0)\n$(hotpot 1) x\n"
+# What is no UTF-8 has no letters to compare: it is refused with its place, in the file and as a question of a sweep.
+lines latin 'odd: line 2: byte 15 \(0xe9\) is no UTF-8' "$(hotpot 0)\n{\"input\": \"caf\\xe9?\", \"context\": \"c\", \"answers\": [\"x\"]}\n"
+printf '{"context": "c", "question": "caf\xe9", "answers": ["x"]}\n' > latin.jsonl
+"$program" run --model "$model" --task jsonl:file=latin.jsonl --policy full --length 128 --contexts 1 --log l.zst 2> err && fail "a row of Latin-1 is taken"
+contains "Latin-1" 'latin.jsonl: line 1: byte 34 \(0xe9\) is no UTF-8' err
+printf '{"context": "c", "question": "q", "answers": [""]}\n' > none.jsonl
+"$program" run --model "$model" --task jsonl:file=none.jsonl,score=substring --policy full --length 128 --contexts 1 --log l.zst 2> err && fail "an answer of no text is taken"
+contains "an empty answer" 'none.jsonl: line 1: .*"answers"' err
 lines array 'odd: has more behind its list' "[$(hotpot 0)]\nx"
 lines escape 'odd: line 2: is not JSON at byte 3' "$(hotpot 0)\n{\"\\\\x41\": 1}\n"
 lines control 'odd: line 2: is not JSON' "$(hotpot 0)\n{\"a\tb\": 1}\n"

@@ -20,7 +20,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import report
-from presses import ALL, CHUNKS, LANE, SETTINGS
+from presses import ALL, CHUNKS, LANE, NOT_COMPARED, SETTINGS
 from sets import Tally, compare
 
 # PyramidKV numbers of 381 and 568 tokens end in a half.
@@ -55,18 +55,22 @@ class Kvlab:
     def version(self):
         return self.run("--version").strip()
 
-    def kept(self, model, ids, policy, n_kept, n_lanes, n_kv_heads):
-        """A set per lane; a lane that nothing left has no record."""
+    def kept(self, model, ids, policy, n_kept, n_lanes, n_kv_heads, steps=0):
+        """A set per lane; a lane that nothing left has no record.  With steps: what the last of them, which are the
+        last of ids, left."""
+        if "%d" in policy:
+            policy %= n_kept
+        more = [] if steps else ids[-1:]
         out = os.path.join(self.work, "%d.jsonl.zst" % next(self.number))
-        self.run("trace", "-m", model, "--ids", ",".join(map(str, ids + ids[-1:])), "--context",
-                 str(len(ids)), "--steps", "1", "-P", policy, "--budget",
-                 str(n_kept + 1), "--kv-type", "f32", "--threads", "1",
+        self.run("trace", "-m", model, "--ids", ",".join(map(str, ids + more)), "--context",
+                 str(len(ids) - steps), "--steps", str(max(1, steps)), "-P", policy, "--budget",
+                 str(n_kept + 1 if not steps else len(ids) + 1), "--kv-type", "f32", "--threads", "1",
                  "--no-scores", "--out", out)
         text = subprocess.run(["zstd", "-dcq", out], stdout=subprocess.PIPE, check=True).stdout
         os.remove(out)
         lanes = [set(range(len(ids))) for _ in range(n_lanes)]
         for record in map(json.loads, text.splitlines()):
-            if record["kind"] == "trace_keep" and record["index"] == -1:
+            if record["kind"] == "trace_keep" and record["index"] == steps - 1:
                 lanes[record["layer"] * n_kv_heads + record["kv_head"]] = set(record["kept"])
         return lanes
 
@@ -141,9 +145,13 @@ class Kvpress:
 
     def kept(self, setting, ids, ratio, n_kept):
         """A set per lane, and the Scores that they come from."""
+        if setting.steps:
+            return self.kept_later(setting, ids, n_kept)
         where = self.positions(ids, setting.attention)
         press = setting.make(self.kvpress, ratio)
-        scores = Scores(press, len(self.layers), n_kept)
+        if setting.vectors:
+            press.q_filters = self.vectors
+        scores = Scores(press, len(self.layers), n_kept, setting.scope)
         for layer in self.layers:
             layer.masked_key_indices = None
         cache = self.prefill(ids, setting.attention, press)[0]
@@ -157,6 +165,36 @@ class Kvpress:
         return kept, scores
 
 
+    def kept_later(self, setting, ids, n_kept):
+        """The same of a press that cuts for the first time behind the last of ids."""
+        import torch
+
+        press, kept = setting.make(self.kvpress, n_kept), []
+        scores = Scores(press, len(self.layers), n_kept)
+        compress = press.compress
+
+        def heard(module, hidden_states, keys, values, attentions, kwargs):
+            where = [rows(head) for head in keys[0]]
+            if setting.placed:
+                everywhere = torch.arange(len(ids))[None]
+                kwargs = dict(kwargs, position_embeddings=self.model.model.rotary_emb(keys, everywhere))
+            out = compress(module, hidden_states, keys, values, attentions, kwargs)
+            kept.extend({lane[key] for key in rows(head)} for lane, head in zip(where, out[0][0]))
+            return out
+        press.compress = heard
+        n = len(ids) - setting.steps
+        with torch.no_grad(), press(self.model):
+            self.model.config._attn_implementation = setting.attention
+            from transformers import DynamicCache
+
+            cache = DynamicCache()
+            self.model(torch.tensor([ids[:n]]), past_key_values=cache)
+            for at in range(n, len(ids)):
+                self.model(torch.tensor([ids[at:at + 1]]), past_key_values=cache,
+                           cache_position=torch.tensor([at]))
+        return kept, scores
+
+
 def rows(head):
     return {row.tobytes(): i for i, row in enumerate(head.numpy())}
 
@@ -164,14 +202,14 @@ def rows(head):
 class Scores:
     """Listens to the scores of a press."""
 
-    def __init__(self, press, n_layers, n_kept):
+    def __init__(self, press, n_layers, n_kept, scope=LANE):
         self.by_layer = [None] * n_layers
         self.closest = [None] * n_layers  # where a press judges in rounds
         self.n_kept = n_kept
         self.rounds = hasattr(press, "block_size")
-        self.chunk = getattr(press, "chunk_length", 1)
-        inner = getattr(press, "press", press)
-        if hasattr(inner, "score"):
+        self.chunk = press.chunk_length if scope == CHUNKS else 1
+        inner = getattr(press, "press", getattr(press, "base_press", press))
+        if hasattr(inner, "score") and type(press).__name__ != "ChunkPress":  # it scores chunk by chunk
             inner.score = self.listen(inner.score)
         if hasattr(press, "compress_post"):
             self.listen_last(press)
@@ -233,7 +271,8 @@ def compare_setting(setting, kvlab, path, theirs, contexts, ratios, tally):
     cases = [(ids, *setting.count(len(ids), ratio, n_lanes)) for ids in contexts for ratio in ratios]
     cases = [case for case in cases if setting.least <= case[1] < len(case[0])]
     with ThreadPoolExecutor(2) as pool:  # which wait for kvlab
-        ours = [pool.submit(kvlab.kept, path, ids, setting.policy, n_kept, n_lanes, n_kv_heads)
+        policy = setting.policy % theirs.table if setting.vectors else setting.policy
+        ours = [pool.submit(kvlab.kept, path, ids, policy, n_kept, n_lanes, n_kv_heads, setting.steps)
                 for ids, n_kept, _ in cases]
         for (ids, n_kept, ratio), mine in zip(cases, ours):
             kept, scores = theirs.kept(setting, ids, ratio, n_kept)
@@ -277,6 +316,7 @@ def compare_model(name, arguments, program, work):
     weight = models.weights(shape, seed)
     models.write_gguf(path, shape, weight, name)
     theirs = Kvpress(models.transformers_model(shape, weight))
+    theirs.table, theirs.vectors = models.random_vectors(os.path.join(work, "vectors.txt"), shape, seed)
     contexts = [models.random_context(seed, n) for n in arguments.lengths]
     tallies, logits = [], []
     for ids in contexts:
@@ -312,10 +352,20 @@ def compare_all(arguments, program, work):
     return about, shapes, list(zip(chosen(arguments), totals)), logits
 
 
+def unheard():
+    """Presses that neither a row nor the list of the others has."""
+    import kvpress
+
+    said = " ".join(s.press for s in SETTINGS)
+    return [name for name in kvpress.__all__
+            if name.endswith("Press") and name + "(" not in said and name not in NOT_COMPARED]
+
+
 def failures(tallies, logits):
     """What differs and is not known to, a line each."""
     out = ["%s against %s: %d of %d sets differ" % (s.policy, s.press, t.different, t.compared)
            for s, t in tallies if t.different and not s.known]
+    out += ["%s: kvpress has it, and no row here, nor a reason" % name for name in unheard()]
     out += ["%s against %s: nothing could be compared" % (s.policy, s.press)
             for s, t in tallies if not t.compared]
     out += ["logits of %s at %d tokens: %.2g apart" % (name, n, apart)

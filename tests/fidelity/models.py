@@ -77,6 +77,22 @@ def weights(shape, seed):
     return out
 
 
+def random_vectors(path, shape, seed):
+    """A vector per layer and kv head: a file for kvlab, whose channels stand as in the GGUF file, and the same, to be
+    subtracted, for transformers."""
+    import torch
+
+    n = shape["kv_heads"] * shape["head_dim"]
+    draw = np.random.default_rng([seed, 7]).normal(size=(shape["layers"], n)).astype(np.float32)
+    with open(path, "w") as out:
+        for layer, vectors in enumerate(draw):
+            turned = neighbouring_pairs(vectors[:, None], shape["kv_heads"])[:, 0]
+            for head, vector in enumerate(turned.reshape(shape["kv_heads"], -1)):
+                print(layer, head, *("%.9g" % x for x in vector), file=out)
+    heads = draw.reshape(shape["layers"], shape["kv_heads"], -1)
+    return path, -torch.from_numpy(heads)
+
+
 GGUF_NAMES = (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),
               ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
               ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),

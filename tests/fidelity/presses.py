@@ -31,6 +31,9 @@ class Setting:
     # (n, ratio, lanes) -> (tokens kept by kvlab, ratio for kvpress)
     count: Callable = lambda n, ratio, lanes: (kept_of(n, ratio), ratio)
     known: Optional[str] = None  # why it is known to differ
+    steps: int = 0  # tokens behind the context, after which the press cuts for the first time
+    placed: bool = False  # with steps: the press gets the positions of all tokens, not of the newest alone
+    vectors: bool = False  # a random vector per kv head: a file for kvlab (%s), the press' q_filters
 
 
 def exact(n, ratio, lanes):
@@ -43,6 +46,22 @@ def pairs(n, ratio, lanes):
     """For presses that count (kv head, token) pairs: the ratio that drops whole tokens per lane."""
     kept = kept_of(n, ratio)
     return kept, (n - kept + 0.5 / lanes) / n
+
+
+def nearly(n, ratio, lanes):
+    """For presses that take parts of what stays: as exact, and never a token less by rounding."""
+    kept = kept_of(n, ratio)
+    return kept, 1 - (kept + 1e-6) / n
+
+
+def each_chunk(size):
+    """What presses keep of every chunk."""
+    def count(n, ratio, lanes):
+        kept = kept_of(n, ratio)
+        exact_ratio = 1 - kept / n
+        sizes = [min(size, n - at) for at in range(0, n, size)]
+        return kept, exact_ratio if all(sizes) else ratio
+    return count
 
 
 def chunks(size):
@@ -95,6 +114,76 @@ def kvzip(options="", scope=ALL, **arguments):
                    lambda k, r: k.KVzipPress(r, **arguments), scope=scope, least=16, count=pairs)
 
 
+def in_place(press):
+    """A press that moves keys, without that: positions are told by the keys."""
+    press.rerotate_keys = lambda module, indices, keys: keys.gather(
+        2, indices.unsqueeze(-1).expand(-1, -1, -1, module.head_dim)).contiguous()
+    return press
+
+
+def exact_leverage(press):
+    """Without a random sketch: the keys themselves."""
+    def scores(key_states, sketch_dimension):
+        import torch
+
+        x = key_states - key_states.mean(dim=-2, keepdim=True)
+        gram = x.transpose(-2, -1) @ x + 0.01 * torch.eye(x.shape[-1])
+        return (x * torch.linalg.solve(gram, x.transpose(-2, -1)).transpose(-2, -1)).sum(-1)
+    getattr(press, "_leverage_press", press).compute_leverage_scores = scores
+    return press
+
+
+def finch(k, ratio, window, **more):
+    """FINCH without the delimiter that tells the question apart, and without moving keys."""
+    press = k.FinchPress(ratio, rerotate_keys=False, **more)
+    press.window_size = window
+    press.delimiter_token_id = -1
+    press.embed_token_forward_hook = lambda module, given, output: output
+    return press
+
+
+def decode(inner, press, make, steps, **more):
+    return Setting("decode(%s):cut_context=false,target=%%d,interval=%d" % (inner, steps),
+                   "DecodingPress(%s, compression_interval=%d)" % (press, steps),
+                   lambda k, kept: k.DecodingPress(make(k), compression_interval=steps,
+                                                   target_size=kept), steps=steps, **more)
+
+
+def filters(k, ratio):
+    class Filters(k.QFilterPress):
+        def post_init_from_model(self, model):
+            """They are given."""
+    return Filters(ratio)
+
+
+def lagging(k, ratio):
+    return k.LagKVPress(ratio, lag_size=16)
+
+
+EXPECTED = "expected_attention:use_vnorm=false"
+SNAP32 = "snapkv:" + SNAPKV % (32, 5)
+
+# kvpress' names that no row has, and why.
+NOT_COMPARED = {
+    "BasePress": "the others' base",
+    "ScorerPress": "the others' base",
+    "ComposedPress": "one press after another; a wrapper over one policy is as far as kvlab goes",
+    "RandomPress": "random numbers of another generator: `random:mode=evict`, a bound",
+    "DuoAttentionPress": "reads other models' tables; `duo_attention`",
+    "ExpectedAttentionStatsPress": "moments of other texts from a hub; `expected_attention` takes the context's",
+    "PrefillDecodingPress": "a press for the context and DecodingPress behind it, which have rows of their own: `decode`",
+    "CompressionRatioDecodingPress": "DecodingPress with a target that grows: `decode:ratio=...`",
+    "ThinKPress": "drops channels and no tokens",
+    "KVzapPress": "trained weights from a hub",
+    "FastKVzipPress": "trained weights from a hub",
+    "RestoreKVPress": "trained embeddings and an adapter from a hub",
+    "KVgradPress": "a backward pass",
+    "KVComposePress": "no policy here",
+    "LUKVPress": "budget curves of another model from a hub; no policy here",
+    "MergingPress": "rewrites values; no policy here",
+    "CAMPress": "rewrites values; no policy here",
+}
+
 SETTINGS = [
     snapkv(64, 5), snapkv(32, 7), snapkv(16, 1),
     pyramidkv(64, 20), pyramidkv(8, 20), pyramidkv(8, 5),
@@ -141,4 +230,65 @@ SETTINGS = [
     kvzip("plus=true", kvzip_plus_normalization=True), kvzip("chunk_size=96", chunk_size=96),
     Setting("h2o:variant=observed_attention", "ObservedAttentionPress()",
             lambda k, r: k.ObservedAttentionPress(r), attention="eager"),
+    Setting("curdkv", "CURPress()", lambda k, r: k.CURPress(r)),
+    Setting("curdkv:leverage=mean,local=0,n_sink=8",
+            "CURPress(num_sinks=8, leverage_type=kv_avg, use_local_approximation=False)",
+            lambda k, r: k.CURPress(r, 8, "kv_avg", False, False), least=12),
+    Setting("leverage:sketch=0", "LeverageScorePress(), exact",
+            lambda k, r: exact_leverage(k.LeverageScorePress(r))),
+    Setting("noncausal", "NonCausalAttnPress()", lambda k, r: k.NonCausalAttnPress(r)),
+    Setting("noncausal:chunk=96", "NonCausalAttnPress(chunk_size=96)",
+            lambda k, r: k.NonCausalAttnPress(r, 96)),
+    Setting("compactor:sketch=0", "CompactorPress(), exact",
+            lambda k, r: exact_leverage(k.CompactorPress(r)), least=20, count=nearly),
+    Setting("compactor:sketch=0,chunk=100,blending=0.35", "CompactorPress(chunk_size=100, blending=0.35), exact",
+            lambda k, r: exact_leverage(k.CompactorPress(r, chunk_size=100, blending=0.35)), least=20),
+    Setting("capkv", "CapPress()", lambda k, r: k.CapPress(r), least=16),
+    Setting("criticalkv(%s)" % SNAP32, "CriticalKVPress(SnapKVPress(window_size=32))",
+            lambda k, r: k.CriticalKVPress(k.SnapKVPress(r, 32, 5)), least=70, count=nearly),
+    Setting("criticalkv(%s):epsilon=0.0001" % EXPECTED,
+            "CriticalKVPress(ExpectedAttentionPress(use_vnorm=False))",
+            lambda k, r: k.CriticalKVPress(k.ExpectedAttentionPress(r, use_vnorm=False)), least=16,
+            count=nearly),
+    Setting("criticalada(%s):epsilon=0.0001" % EXPECTED,
+            "CriticalAdaKVPress(ExpectedAttentionPress(use_vnorm=False))",
+            lambda k, r: k.CriticalAdaKVPress(k.ExpectedAttentionPress(r, use_vnorm=False)),
+            scope=LAYER, least=24, count=nearly),
+    Setting("block(knorm):size=64", "BlockPress(KnormPress(), block_size=64)",
+            lambda k, r: k.BlockPress(k.KnormPress(r), 64)),
+    Setting("block(keydiff:block=0):size=100", "BlockPress(KeyDiffPress(), block_size=100)",
+            lambda k, r: k.BlockPress(k.KeyDiffPress(r), 100)),
+    Setting("chunk(knorm):size=100,exact=false", "ChunkPress(KnormPress(), chunk_length=100)",
+            lambda k, r: k.ChunkPress(k.KnormPress(r), 100), count=each_chunk(100)),
+    Setting("chunk(curdkv):size=100,exact=false", "ChunkPress(CURPress(), chunk_length=100)",
+            lambda k, r: k.ChunkPress(k.CURPress(r), 100), count=each_chunk(100), least=16),
+    Setting("entropychunkkv(knorm)", "EntropyGatedChunkKVPress(KnormPress())",
+            lambda k, r: k.EntropyGatedChunkKVPress(k.KnormPress(r)), scope=LAYER, count=nearly),
+    Setting("entropychunkkv(%s):chunk=20,few=7" % SNAP32,
+            "EntropyGatedChunkKVPress(SnapKVPress(window_size=32), chunk_length=20, low_entropy_chunk_length=7)",
+            lambda k, r: k.EntropyGatedChunkKVPress(k.SnapKVPress(r, 32, 5), 20, 7), scope=LAYER,
+            least=33, count=nearly),
+    Setting("per_layer(knorm):kept=1", "PerLayerCompressionPress(KnormPress(), the same ratio)",
+            lambda k, r: k.PerLayerCompressionPress(k.KnormPress(), [r] * 8)),
+    Setting("key_rerotation(knorm)", "KeyRerotationPress(KnormPress()), in place",
+            lambda k, r: in_place(k.KeyRerotationPress(k.KnormPress(r)))),
+    Setting("finch:window=24", "FinchPress(), window of 24, in place",
+            lambda k, r: finch(k, r, 24), least=26),
+    Setting("finch:window=16,normalize=false", "FinchPress(normalize_scores=False), window of 16, in place",
+            lambda k, r: finch(k, r, 16, normalize_scores=False), least=18),
+    Setting("simlayerkv:threshold=0.3,n_recent=64", "SimLayerKVPress(0.3, n_recent=64)",
+            lambda k, r: k.SimLayerKVPress(0.3, 1, 64, 4), least=80),
+    Setting("dms(knorm):threshold=-4,window=32", "DMSPress(KnormPress(), threshold=-4, sliding_window_size=32)",
+            lambda k, r: k.DMSPress(k.KnormPress(), -4, 32), least=40),
+    Setting("qfilters:table=%s", "QFilterPress()", filters, vectors=True),
+    decode("knorm", "KnormPress()", lambda k: k.KnormPress(), 40),
+    decode("keydiff:block=0", "KeyDiffPress()", lambda k: k.KeyDiffPress(), 33),
+    decode("curdkv", "CURPress()", lambda k: k.CURPress(), 40),
+    decode("lagkv:lag_size=16", "LagKVPress(lag_size=16)", lambda k: lagging(k, 0), 40),
+    decode("snapkv:" + SNAPKV % (32, 5), "SnapKVPress(window_size=32), queries at their positions",
+           lambda k: k.SnapKVPress(0, 32, 5), 48, least=40, placed=True),
+    decode("snapkv:" + SNAPKV % (32, 5), "SnapKVPress(window_size=32)",
+           lambda k: k.SnapKVPress(0, 32, 5), 48, least=40,
+           known="kvpress turns all queries of the buffer to the newest position"),
+    decode("tova:mode=oneshot,keep_newest=true", "TOVAPress()", lambda k: k.TOVAPress(), 40),
 ]

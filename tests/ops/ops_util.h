@@ -187,6 +187,14 @@ static inline bool ut_has_bf16(const struct kvl_layout *l)
     return l->type[KVL_PART_K] == KVL_KV_BF16 || l->type[KVL_PART_V] == KVL_KV_BF16;
 }
 
+/* Whether rows are turned back by sums, whose last bits are not those of the definition in double: numbers that are
+ * then rounded may fall to the other side. */
+static inline bool ut_is_turned(const struct kvl_layout *l)
+{
+    return kvl_kv_facts(l->type[KVL_PART_K])->turn != KVL_TURN_NONE ||
+           kvl_kv_facts(l->type[KVL_PART_V])->turn != KVL_TURN_NONE;
+}
+
 /* Rows of random numbers, quantised; poison is all ones, which is NaN where a scale or an element is a float. */
 static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, uint8_t *block,
                                  int32_t n_live)

@@ -46,7 +46,8 @@ static void columns_open(struct kvl_rng *r, struct columns_case *t, int32_t past
                                               .head_dim = head_dim,
                                               .scale = 1 / sqrtf((float)head_dim),
                                               .cap = (float)UT_PICK(r, 0, 0, 2, 30),
-                                              .bf16 = kvl_rng_below(r, 2) };
+                                              .bf16 = kvl_rng_below(r, 2) &&
+                                                      !ut_is_turned(&t->lanes.layout) };
     size_t n_q = (size_t)(n * t->args.n_heads);
     t->n_sums = (size_t)t->args.n_heads * t->args.stride;
     t->q = ut_random(r, n_q * (size_t)head_dim, 3);

@@ -159,9 +159,10 @@ static void mass_open(struct kvl_rng *r, struct mass_case *t, int32_t n_slots, i
     ut_layout(&t->lanes.layout, t->head_dim, UT_PICK(r, 8, 16, 32), type, false);
     ut_lanes_open(&t->lanes, r, t->n_kv_heads, n_slots);
     t->q = ut_random(r, (size_t)(n_window * t->n_heads * t->head_dim), 2);
-    if (kvl_kv_keys(type) == KVL_KV_BF16) ut_round_bf16(t->q, (size_t)(n_window * t->n_heads * t->head_dim));
+    if (kvl_kv_keys(type) == KVL_KV_BF16)
+        ut_round_bf16(t->q, (size_t)(n_window * t->n_heads * t->head_dim));
     t->n_y = (size_t)t->n_heads * (size_t)n_slots;
-    t->bf16 = kvl_rng_below(r, 2);
+    t->bf16 = kvl_rng_below(r, 2) && !ut_is_turned(&t->lanes.layout);
     t->cap = (float)UT_PICK(r, 0, 0, 1, 30);
     t->y[0] = ut_poison(t->n_y);
     t->y[1] = ut_poison(t->n_y);

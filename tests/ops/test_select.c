@@ -232,7 +232,10 @@ static void body_lane_read(struct kvl_rng *r)
         assert_int_equal(kvl_ops_cpu.lane_read(&a), KVL_OK);
         a.out = y[1];
         assert_int_equal(kvl_ops_ref.lane_read(&a), KVL_OK);
-        ut_same("slots", y[0], y[1], n_y);
+        if (ut_is_turned(&t.layout))
+            ut_near("slots", y[0], y[1], n_y, 1e-6);
+        else
+            ut_same("slots", y[0], y[1], n_y);
         kvl_free(y[0]);
         kvl_free(y[1]);
         ut_lanes_close(&t);

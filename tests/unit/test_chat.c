@@ -449,6 +449,39 @@ static void test_refused(void **state)
     kvl_tokenizer_destroy(t);
 }
 
+/* ---- white space and empty texts by name ------------------------------------------------------- */
+
+/* "«" and "»" where the user's text begins and ends. */
+static void expect_text(const struct kvl_tokenizer *t, const char *name, const char *system,
+                        const char *said, const char *want)
+{
+    struct kvl_chat *chat = open_chat(t, name);
+    struct kvl_chat_turn turn[2] = { { "system", system, system ? strlen(system) : 0 },
+                                     { "user", said, strlen(said) } };
+    struct kvl_chat_text x = { 0 };
+    struct kvl_err err = { 0 };
+    int rc = kvl_chat_render(chat, turn + !system, 1 + (system != NULL), &x, &err);
+    if (rc != KVL_OK) fail_msg("%s: %s", name, err.msg);
+    if (!strstr(x.text.data, want)) fail_msg("%s: \"%s\", want \"%s\"", name, x.text.data, want);
+    kvl_chat_text_free(&x);
+    kvl_chat_close(chat);
+}
+
+/* Templates that trim do so at both ends, others at none; an empty system text is a turn. */
+static void test_ends(void **state)
+{
+    struct kvl_tokenizer *t = bytes_and_controls();
+    (void)state;
+    expect_text(t, "gemma", NULL, " \nHello   ", "user\nHello<end_of_turn>");
+    expect_text(t, "llama-2", NULL, "\n Hello  ", "[INST] Hello [/INST]");
+    expect_text(t, "llama-3", NULL, "  Hello \n", "\n\nHello<|eot_id|>");
+    expect_text(t, "chatml", NULL, "\nHi ", "user\n\nHi <|im_end|>");
+    expect_text(t, "chatml", NULL, "", "user\n<|im_end|>");
+    expect_text(t, "chatml", "", "Hi", "system\n<|im_end|>\n<|im_start|>user\nHi");
+    expect_text(t, "llama-3", "", "Hi", "system<|end_header_id|>\n\n<|eot_id|>");
+    kvl_tokenizer_destroy(t);
+}
+
 /* ---- what jinja2 and tokenizers make ---------------------------------------------------------- */
 
 #define FOLDER KVL_SOURCE_DIR "/tests/tokenizers/"
@@ -586,10 +619,15 @@ static void test_given_templates(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens),  cmocka_unit_test(test_spelling),
-        cmocka_unit_test(test_spaces),  cmocka_unit_test(test_turns),
-        cmocka_unit_test(test_stops),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_prompts), cmocka_unit_test(test_given_templates),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_spelling),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_given_templates),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

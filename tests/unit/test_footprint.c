@@ -1,6 +1,6 @@
 /* What is said of memory before anything is taken is what is taken.  With KVL_TEST_CUDA on that device. */
 #include "conformance/rig.h"
-#include "model_room.h"
+#include "model_fits.h"
 #include "session_impl.h"
 
 static const struct gw_llama small = { .n_layers = 3, .n_heads = 6, .head_dim = 24, .n_ff = 160 };

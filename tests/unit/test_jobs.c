@@ -1,7 +1,7 @@
 /* Worker processes from inside: how many, what a log and the guard are to them. */
 #include "jobs.h"
 
-#include "guard.h"
+#include "crash_line.h"
 #include "log_maker.h"
 
 #include <sys/mman.h>

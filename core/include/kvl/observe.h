@@ -38,7 +38,13 @@ enum kvl_observer {
      * that of the projected value (KVzip+). */
     KVL_OBS_REPLAY = 5,
     KVL_OBS_REPLAY_PLUS = 6,
+    /* What every token received of the queries of its own block, without a causal mask and without the scale of
+     * the logits (Compactor): the softmax of q.k over the block.  A block that is not full is filled up with zero
+     * queries and keys.  `param`: KVL_BLOCKS. */
+    KVL_OBS_BLOCKS = 7,
 };
+/* Blocks of `size` (1 to 65535) tokens of the context but its first `first` and last `last` (0 to 127). */
+#define KVL_BLOCKS(first, last, size) ((size) | (first) << 16 | (last) << 24)
 
 /* Different observers beside the window (kind and param) that one engine keeps at most; InfLLM has one of its own
  * for every budget of a sweep. */
@@ -55,8 +61,8 @@ KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32
  * [n_heads][n_tok], zero behind the query.  Not cached. */
 KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,
                                  float *probs, int32_t n_tok);
-/* sums [n_heads][*n_tok] of a column observer that plan asked for, in prefilled and score.  Shared
- * by all policies of a sweep that ask for it. */
+/* sums [n_heads][*n_tok] of a column observer or of KVL_OBS_BLOCKS that plan asked for, in prefilled and score.
+ * Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                             int32_t param, const float **sums, int32_t *n_tok);
 /* The observed query that lies `back` tokens before the newest (0): q [n_heads][head_dim] after RoPE. */
@@ -69,6 +75,10 @@ KVL_API int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t p
  * that repeat.  Any layer may be read while another is decided on. */
 KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                            int32_t param, const float **score, int32_t *n_tok);
+/* |W_o v|, the norm (1 or 2) of what the output projection makes of values [n][head_dim] of a kv head, for every query
+ * head of its group: out [group][n]. */
+KVL_API int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                             const float *values, int32_t n, int32_t norm, float *out);
 /* KVL_CAP_TOKENS: ids of the positions so far, and what kind of token an id is. */
 enum kvl_token_class { KVL_TOKEN_SPECIAL = 1, KVL_TOKEN_PUNCT = 2 }; /* bits */
 KVL_API int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n);

@@ -76,7 +76,10 @@ enum kvl_cap {
      * then does not wait before them: operators get ahead of it, and a NaN in scores is told after the
      * step. */
     KVL_CAP_ASYNC = 1 << 10,
-    KVL_CAPS = (1 << 11) - 1, /* all of them */
+    /* Wraps scores and asks for those of tokens of its own choice (kvl_inner_score_tokens): an inner policy that
+     * looks at more than keys, values and queries is refused in plan. */
+    KVL_CAP_ASKS = 1 << 11,
+    KVL_CAPS = (1 << 12) - 1, /* all of them */
 };
 
 /* Who may read the context: the engine once for all policies (prefill: shared), or the policy itself
@@ -276,6 +279,21 @@ struct kvl_policy {
  * be left out.  KVL_EINVAL: its lanes keep different numbers, or it keeps everything although its budget is less. */
 KVL_API int kvl_inner_even_score(const struct kvl_pctx *ctx, int32_t layer,
                                  struct kvl_scores *scores, bool *evicts);
+/* Tokens of every lane of a layer that an inner policy is asked about. */
+struct kvl_asked {
+    const int32_t *pos; /* [n_kv_heads][n] live positions, ascending */
+    int32_t n, keep;    /* so many of each lane are to stay */
+    /* The latest queries, oldest first, that stand for those of the context: q, q_raw (before RoPE)
+     * [n_queries][n_heads][head_dim], at q_pos [n_queries]; 0: an inner policy that looks at queries is refused. */
+    const float *q, *q_raw;
+    const int32_t *q_pos;
+    int32_t n_queries, n_raw; /* the newest n_raw of which q_raw is known */
+};
+/* From score and evict: the scores that the inner policy gives them, in scratch.  In its hook token i of a lane is the
+ * i-th of these: kvl_live, spans of keys and values, the window and moments of queries speak of them, its budget is
+ * keep + 1, and context_tok is the number of tokens so far. */
+KVL_API int kvl_inner_score_tokens(const struct kvl_pctx *ctx, int32_t layer,
+                                   const struct kvl_asked *asked, struct kvl_scores *scores);
 /* A selection that the inner one shared with this layer or step is there without asking it. */
 KVL_API int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel);

@@ -87,6 +87,30 @@ static int compose_inner_budget(const struct kvl_plan *plan, const struct kvl_co
     return KVL_OK;
 }
 
+/* An outer one that asks about tokens of its own choice has keys and values of them, and queries where it looks at
+ * those itself. */
+static int compose_check_asks(const struct kvl_plan *plan, const struct kvl_composed *c,
+                              const struct kvl_observer_set *outers)
+{
+    const struct kvl_observer_set *all = &plan->p->observers;
+    const char *o = c->part[OUTER]->name, *i = c->part[INNER]->name;
+    bool queries = c->part[OUTER]->select;
+    if (!(c->part[OUTER]->caps & KVL_CAP_ASKS)) return KVL_OK;
+    if (!queries && (all->window > outers->window || all->n_columns > outers->n_columns))
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "%s(%s): %s asks about keys and values alone, %s looks at queries; want a "
+                        "policy such as %s",
+                        o, i, o, i, c->part[OUTER]->inner);
+    for (int32_t k = 0; k < all->n_columns; k++)
+        if (all->column[k].what != KVL_OBS_MOMENTS)
+            return kvl_fail(
+                plan->err, KVL_EINVAL,
+                "%s(%s): %s looks at all queries of the context (\"%s\"), %s asks again "
+                "later; want a policy such as %s",
+                o, i, i, kvl_observer_name(all->column[k].what), o, c->part[OUTER]->inner);
+    return KVL_OK;
+}
+
 /* What of the context both want to see, of those who look. */
 static enum kvl_replay compose_replay(const struct kvl_composed *c, const struct composed_opts *o)
 {
@@ -105,6 +129,7 @@ static int compose_plan(struct kvl_plan *plan)
     size_t state = 0;
     int masks = c->part[OUTER]->prefill_mask ? OUTER : INNER;
     int32_t budget_tok = plan->budget_tok;
+    struct kvl_observer_set outers = { 0 };
     for (int i = OUTER; i < N_PARTS; i++) {
         struct kvl_plan part = *plan;
         part.opts = part_opts(c, plan->opts, i);
@@ -120,7 +145,9 @@ static int compose_plan(struct kvl_plan *plan)
         if (i == masks) plan->prefill_layerwise = part.prefill_layerwise;
         budget_tok = part.inner_budget_tok;
         if (i == OUTER) o->inner_budget_tok = budget_tok;
+        if (i == OUTER) outers = plan->p->observers;
     }
+    KVL_TRY(compose_check_asks(plan, c, &outers));
     plan->state_bytes = state;
     plan->replay = compose_replay(c, o);
     return KVL_OK;
@@ -265,8 +292,7 @@ static int compose_report(struct kvl_pctx *ctx, struct kvl_report *report)
 
 /* ---- what outer policies call ----------------------------------------------------------------- */
 
-static int inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
-                     const struct kvl_policy **inner)
+int kvl_inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out, const struct kvl_policy **inner)
 {
     const struct kvl_composed *c = composed_here(ctx);
     if (!c)
@@ -282,7 +308,7 @@ static int inner_score(const struct kvl_pctx *ctx, int32_t layer, struct kvl_sco
 {
     struct kvl_pctx in;
     const struct kvl_policy *inner;
-    KVL_TRY(inner_ctx(ctx, &in, &inner));
+    KVL_TRY(kvl_inner_ctx(ctx, &in, &inner));
     if (!inner->score)
         return kvl_fail(ctx->err, KVL_EPOLICY, "asks %s for scores, which gives none", inner->name);
     scores->keep_tok = in.budget_tok;
@@ -317,7 +343,7 @@ int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
     struct kvl_pctx in;
     const struct kvl_policy *inner;
     const struct kvl_row row = { .s = sel->s, .index = step->index, .pos = step->pos };
-    KVL_TRY(inner_ctx(ctx, &in, &inner));
+    KVL_TRY(kvl_inner_ctx(ctx, &in, &inner));
     if (!inner->select)
         return kvl_fail(ctx->err, KVL_EPOLICY, "asks %s for a selection, which makes none",
                         inner->name);
@@ -361,17 +387,18 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
                         "%s(%s): %s works on scores, %s gives none; want a policy that evicts by "
                         "scores, such as %s",
                         o, i, o, i, outer->inner);
-    if (outer->select && !(inner->caps & KVL_CAP_SELECTS))
+    bool reselects = outer->select && !outer->score; /* else it moves positions, or keeps queries */
+    if (reselects && !(inner->caps & KVL_CAP_SELECTS))
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s works on selections, %s makes none; want a policy that "
                         "selects, such as %s",
                         o, i, o, i, outer->inner);
-    if (outer->select && (inner->caps & KVL_CAP_ESTIMATES))
+    if (reselects && (inner->caps & KVL_CAP_ESTIMATES))
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): what %s selects is more than a list of tokens, %s would lose it; "
                         "want a policy such as %s",
                         o, i, i, o, outer->inner);
-    if (outer->select && inner->observe)
+    if (reselects && inner->observe)
         return kvl_fail(err, KVL_EINVAL,
                         "%s(%s): %s looks at the weights of what it selected, which %s changes; "
                         "want a policy such as %s",

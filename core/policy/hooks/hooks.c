@@ -189,6 +189,16 @@ int kvl_call_score(struct kvl_session *s, int32_t layer, struct kvl_scores *scor
     return kvl_fp_kept(rc, KVL_EPOLICY, s->ctx.err);
 }
 
+/* From inside a hook of the outer policy, whose context this is but for the inner one's own part. */
+int kvl_call_asked(struct kvl_pctx *ctx, const struct kvl_policy *inner, int32_t layer,
+                   const struct kvl_asked *asked, struct kvl_scores *scores)
+{
+    ctx->host->asked = asked;
+    int rc = inner->score(ctx, layer, scores);
+    ctx->host->asked = NULL;
+    return rc;
+}
+
 /* ---- hooks of a step ---------------------------------------------------------------------------------- */
 
 /* A policy that looks at nothing runs ahead: no wait, operators in order, scratch that the device may still

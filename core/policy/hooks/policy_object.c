@@ -15,8 +15,9 @@ static int policy_check_hooks(const struct kvl_policy *p, struct kvl_err *err)
         { (p->caps & KVL_CAP_SELECTS) != 0, p->select != NULL, "KVL_CAP_SELECTS and select" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
-        /* A select hook that only moves positions drops nothing. */
-        bool moves = rules[i].hook && !rules[i].cap && i == 1 && (p->caps & KVL_CAP_REPOSITIONS);
+        /* A select hook that only moves positions, or keeps queries for evict, drops nothing. */
+        bool names_none = (p->caps & KVL_CAP_REPOSITIONS) || p->evict;
+        bool moves = rules[i].hook && !rules[i].cap && i == 1 && names_none;
         if (rules[i].cap != rules[i].hook && !moves)
             return kvl_fail(err, KVL_EPOLICY, "policy %s: %s go together, it has only one of them",
                             p->name, rules[i].what);

@@ -74,9 +74,11 @@ static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, in
             if (!o->moments[i].sum || !o->moments[i].product) return KVL_ENOMEM;
         }
         if (!kvl_observes_columns(o->set.column[i].what)) continue;
-        o->columns[i].sum = observer_alloc(o, column_floats(e, n_tok), sizeof(float));
-        o->columns[i].carry = observer_alloc(o, column_floats(e, n_tok), sizeof(float));
-        if (!o->columns[i].sum || !o->columns[i].carry) return KVL_ENOMEM;
+        bool carries = o->set.column[i].what != KVL_OBS_BLOCKS;
+        size_t n = column_floats(e, n_tok);
+        o->columns[i].sum = observer_alloc(o, n, sizeof(float));
+        if (carries) o->columns[i].carry = observer_alloc(o, n, sizeof(float));
+        if (!o->columns[i].sum || (carries && !o->columns[i].carry)) return KVL_ENOMEM;
     }
     return KVL_OK;
 }
@@ -155,6 +157,7 @@ static int columns_copy(const struct kvl_engine *e, struct kvl_observers *to,
             size_t at = r * (size_t)to->n_tok, was = r * (size_t)from->n_tok;
             KVL_TRY(observer_copy(to, to->columns[i].sum + at, from->columns[i].sum + was,
                                   n * sizeof(float)));
+            if (!to->columns[i].carry) continue;
             KVL_TRY(observer_copy(to, to->columns[i].carry + at, from->columns[i].carry + was,
                                   n * sizeof(float)));
         }
@@ -208,6 +211,10 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         bool logits = o->set.column[i].what == KVL_OBS_LOGITS;
         if (!kvl_observes_columns(o->set.column[i].what)) continue;
+        if (o->set.column[i].what == KVL_OBS_BLOCKS) {
+            KVL_TRY(kvl_observers_blocks(e, o, i, layer, q, n));
+            continue;
+        }
         KVL_TRY(e->ops->attn_columns(&(struct kvl_attn_columns_args){
             .sums = o->columns[i].sum + at,
             .carry = o->columns[i].carry + at,
@@ -344,6 +351,9 @@ int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer)
 int kvl_obs_check_time(const struct kvl_pctx *ctx, int32_t layer)
 {
     struct kvl_session *s = ctx->host->session;
+    if (ctx->host->asked)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "observers of the context, while a wrapper asks about single tokens");
     if (ctx->host->phase != HOOK_CONTEXT && ctx->host->phase != HOOK_MASK)
         return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
     if (ctx->host->phase == HOOK_MASK && ctx->host->mask_layer >= 0 &&
@@ -385,6 +395,7 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
 {
     struct kvl_session *s = ctx->host->session;
     const struct kvl_shape *sh = ctx->shape;
+    if (ctx->host->asked) return kvl_asked_mass(ctx, layer, window, mass, n_tok);
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, window));
     const struct kvl_mass *m = mass_find(s->obs, layer, window, s->n_pos);
@@ -418,6 +429,7 @@ int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     const struct kvl_shape *sh = ctx->shape;
     if (back < 0 || back == INT32_MAX)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
+    if (ctx->host->asked) return kvl_asked_probs(ctx, layer, back, probs, n_tok);
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     if (n_tok != s->n_pos)
@@ -451,6 +463,15 @@ int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer
     int32_t i = 0; /* attach has made sure that it is there */
     while (set->column[i].what != what || set->column[i].param != param) i++;
     size_t n = (size_t)ctx->shape->n_heads * (size_t)s->obs->n_tok;
+    if (what == KVL_OBS_BLOCKS) {
+        float *of_blocks;
+        KVL_TRY(kvl_scratch_get(ctx, n, &of_blocks));
+        KVL_TRY(kvl_engine_failed(s->engine, "sums of blocks",
+                                  kvl_observed_blocks(s, i, layer, of_blocks), ctx->err));
+        *sums = of_blocks;
+        *n_tok = s->obs->n_tok;
+        return KVL_OK;
+    }
     float *of_layer = s->obs->columns[i].sum + (size_t)layer * n;
     *sums = of_layer;
     *n_tok = s->obs->n_tok;

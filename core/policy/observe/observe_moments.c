@@ -49,6 +49,7 @@ int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param, co
 {
     struct kvl_session *s = ctx->host->session;
     size_t dim = (size_t)ctx->shape->head_dim, heads = (size_t)ctx->shape->n_heads;
+    if (ctx->host->asked) return kvl_asked_moments(ctx, mean, cov, n);
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     if (!kvl_observer_set_has(&s->planned->p.observers, KVL_OBS_MOMENTS, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
@@ -86,6 +87,7 @@ int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     size_t row = (size_t)ctx->shape->n_heads * (size_t)ctx->shape->head_dim;
     if (back < 0 || back == INT32_MAX)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query %d before the newest, want 0 or more", back);
+    if (ctx->host->asked) return kvl_asked_query(ctx, back, q);
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
     KVL_TRY(kvl_obs_check_window(ctx, layer, back + 1));
     size_t window = (size_t)s->obs->set.window, at = (size_t)(s->obs->n_seen - 1 - back) % window;

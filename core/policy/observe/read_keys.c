@@ -48,12 +48,12 @@ static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t
     return room;
 }
 
-/* Slots slot .. slot + n - 1; a hook that runs ahead of the device has them once it looks. */
+/* Slots slot .. slot + n - 1; a hook that runs ahead of a device has them once it looks. */
 static int read_run(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                     enum kvl_kv_part part, int32_t slot, int32_t n, float *out)
 {
     const struct kvl_session *s = ctx->host->session;
-    if (!ctx->host->ahead)
+    if (s->engine->dev->discrete && !ctx->host->ahead)
         return kvl_seq_read(s->seq, layer, kv_head, part, slot, n, out, ctx->err);
     struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
     int rc =
@@ -105,18 +105,34 @@ int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, 
                      out);
 }
 
+/* Of the context, or of the tokens that a wrapper asks about. */
+static int read_span(const struct kvl_pctx *ctx, int32_t kv_head, int32_t first, int32_t n,
+                     struct read_which *w)
+{
+    const struct kvl_asked *asked = ctx->host->asked;
+    *w = (struct read_which){ .first = first, .n = n };
+    if (!asked || kv_head < 0 || kv_head >= ctx->shape->n_kv_heads) return KVL_OK;
+    if (first < 0 || n < 0 || first > asked->n - n)
+        return kvl_fail(ctx->err, KVL_EPOLICY, "tokens %d to %d of the %d that were asked about",
+                        first, first + n, asked->n);
+    w->pos = asked->pos + (size_t)kv_head * (size_t)asked->n + first;
+    return KVL_OK;
+}
+
 int kvl_read_key_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
                       int32_t n, bool raw, float *out)
 {
-    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
-                     raw ? KVL_PART_K_RAW : KVL_PART_K, out);
+    struct read_which w;
+    KVL_TRY(read_span(ctx, kv_head, first, n, &w));
+    return read_part(ctx, layer, kv_head, &w, raw ? KVL_PART_K_RAW : KVL_PART_K, out);
 }
 
 int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
                         int32_t n, float *out)
 {
-    return read_part(ctx, layer, kv_head, &(struct read_which){ .first = first, .n = n },
-                     KVL_PART_V, out);
+    struct read_which w;
+    KVL_TRY(read_span(ctx, kv_head, first, n, &w));
+    return read_part(ctx, layer, kv_head, &w, KVL_PART_V, out);
 }
 
 /* A copy in the step arena, since the lane itself may have another order. */
@@ -127,6 +143,12 @@ int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const i
         kv_head >= ctx->shape->n_kv_heads)
         return kvl_fail(ctx->err, KVL_EPOLICY, "lane (%d, %d), the model has %d x %d", layer,
                         kv_head, ctx->shape->n_layers, ctx->shape->n_kv_heads);
+    const struct kvl_asked *asked = ctx->host->asked;
+    if (asked) {
+        *pos = asked->pos + (size_t)kv_head * (size_t)asked->n;
+        *n = asked->n;
+        return KVL_OK;
+    }
     *pos = kvl_live_positions(ctx->host->session, kvl_layer_of(ctx, layer), kv_head, n, NULL);
     return *pos ? KVL_OK : kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for live positions");
 }

@@ -1,5 +1,5 @@
 /* Sizes of weights, from the table of tensors alone. */
-#include "model_room.h"
+#include "model_fits.h"
 
 #include "kvl/gguf.h"
 

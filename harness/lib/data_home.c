@@ -1,5 +1,5 @@
 /* Finds the program's own files. */
-#include "home.h"
+#include "data_home.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* guard.h - one line that says so when a plug-in crashes the program.
+/* crash_line.h - one line that says so when a plug-in crashes the program.
  *
  * A plug-in's method or task runs in this process: it may read where nothing is.  The program then
  * ends by the same signal as without the guard; the log keeps what was committed.
@@ -7,8 +7,8 @@
  * A signal handler can reach nothing but globals: the line is one, and so is where it is shared.
  * Thread-safe: no; called from the main thread.  A crash of any thread is seen.
  */
-#ifndef KVL_GUARD_H
-#define KVL_GUARD_H
+#ifndef KVL_CRASH_LINE_H
+#define KVL_CRASH_LINE_H
 
 #include <stdbool.h>
 

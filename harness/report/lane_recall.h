@@ -1,4 +1,4 @@
-/* lanes.h - what share of the evidence each lane attended, cell by cell, and the headline recall
+/* lane_recall.h - what share of the evidence each lane attended, cell by cell, and the headline recall
  * made of it.
  *
  * Recall of the best layer says whether anybody could read the evidence; it is 1 beside 0 % right
@@ -10,8 +10,8 @@
  *
  * Thread-safe: no.
  */
-#ifndef KVL_LANES_H
-#define KVL_LANES_H
+#ifndef KVL_LANE_RECALL_H
+#define KVL_LANE_RECALL_H
 
 #include "results.h"
 

@@ -1,13 +1,13 @@
-/* apart.h - code that may crash, in a process of its own: a crash there is a message here.
+/* child.h - code that may crash, in a process of its own: a crash there is a message here.
  *
  * Thread-safe: no.
  */
-#ifndef KVL_APART_H
-#define KVL_APART_H
+#ifndef KVL_CHILD_H
+#define KVL_CHILD_H
 
 #include "kvl/base.h"
 
-struct kvl_apart {
+struct kvl_child {
     int (*run)(const void *user, void *out, struct kvl_err *err);
     const void *user;
     void *out; /* [bytes], copied back when run returns KVL_OK */
@@ -22,9 +22,9 @@ struct kvl_apart {
 };
 
 /* Returns what `run` returned in a child, or `died`; KVL_ENOMEM: there is no process. */
-int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err);
+int kvl_child_run(const struct kvl_child *a, struct kvl_err *err);
 
 /* How a process ended that should not have, of a status of waitpid: "crashed (signal 11, ...)". */
-void kvl_apart_ended(int status, char *out, size_t size);
+void kvl_child_ended(int status, char *out, size_t size);
 
 #endif

@@ -1,9 +1,9 @@
-/* probe.h - what a device is, found out by a process that ends with the answer.
+/* device_probe.h - what a device is, found out by a process that ends with the answer.
  *
  * A process that has opened a GPU cannot fork others that use it, and a sweep's workers are forks.
  */
-#ifndef KVL_PROBE_H
-#define KVL_PROBE_H
+#ifndef KVL_DEVICE_PROBE_H
+#define KVL_DEVICE_PROBE_H
 
 #include "kvl/device.h"
 

@@ -1,5 +1,5 @@
 /* Lanes of cells. */
-#include "lanes.h"
+#include "lane_recall.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The flag of a request to stop, and the clock that runs from it. */
 #include "stop.h"
 
-#include "guard.h"
+#include "crash_line.h"
 
 #include <assert.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* What a device is. */
-#include "probe.h"
+#include "device_probe.h"
 
-#include "apart.h"
+#include "child.h"
 
 #include <stdio.h>
 
@@ -10,7 +10,7 @@ struct probe {
     int32_t gpu;
 };
 
-static int probe_look(const void *user, void *out, struct kvl_err *err)
+static int device_probe_look(const void *user, void *out, struct kvl_err *err)
 {
     const struct probe *p = user;
     struct kvl_probed *found = out;
@@ -29,13 +29,13 @@ int kvl_device_probe(const char *name, int32_t gpu, struct kvl_probed *out, stru
     snprintf(who, sizeof who,
              "device %s (want a driver that works: see kvlab doctor): the process that opened it",
              name);
-    struct kvl_apart apart = { .run = probe_look,
+    struct kvl_child apart = { .run = device_probe_look,
                                .user = &what,
                                .out = &found,
                                .bytes = sizeof found,
                                .died = KVL_EDEVICE,
                                .who = who };
-    KVL_TRY(kvl_apart_run(&apart, err));
+    KVL_TRY(kvl_child_run(&apart, err));
     *out = found;
     return KVL_OK;
 }

@@ -1,6 +1,6 @@
-/* model_room.h - whether the weights of a model fit, before they are read. */
-#ifndef KVL_MODEL_ROOM_H
-#define KVL_MODEL_ROOM_H
+/* model_fits.h - whether the weights of a model fit, before they are read. */
+#ifndef KVL_MODEL_FITS_H
+#define KVL_MODEL_FITS_H
 
 #include "kvl/base.h"
 

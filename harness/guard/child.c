@@ -1,5 +1,5 @@
 /* A fork, a pipe and a wait. */
-#include "apart.h"
+#include "child.h"
 
 #include "harm.h"
 
@@ -14,7 +14,7 @@
 
 enum { APART_POLL_MS = 100 };
 
-static bool apart_write(int fd, const void *data, size_t len)
+static bool child_write(int fd, const void *data, size_t len)
 {
     for (const char *p = data; len > 0;) {
         ssize_t n = write(fd, p, len);
@@ -26,7 +26,7 @@ static bool apart_write(int fd, const void *data, size_t len)
     return true;
 }
 
-static bool apart_read(int fd, void *data, size_t len)
+static bool child_read(int fd, void *data, size_t len)
 {
     for (char *p = data; len > 0;) {
         ssize_t n = read(fd, p, len);
@@ -38,7 +38,7 @@ static bool apart_read(int fd, void *data, size_t len)
     return true;
 }
 
-void kvl_apart_ended(int status, char *out, size_t size)
+void kvl_child_ended(int status, char *out, size_t size)
 {
     if (WIFSIGNALED(status))
         snprintf(out, size, "crashed (signal %d, %s)", WTERMSIG(status),
@@ -49,7 +49,7 @@ void kvl_apart_ended(int status, char *out, size_t size)
 
 /* Lives no longer than the parent, which alone decides what a signal to stop means; or hands it on, so
  * that one from a terminal must not come twice. */
-static void apart_bind(const struct kvl_apart *a, pid_t parent)
+static void child_bind(const struct kvl_child *a, pid_t parent)
 {
     static const int numbers[] = { SIGINT, SIGTERM, SIGHUP };
     struct sigaction ignore = { .sa_handler = SIG_IGN };
@@ -62,11 +62,11 @@ static void apart_bind(const struct kvl_apart *a, pid_t parent)
 }
 
 /* _exit: what atexit and open files would do is for the parent. */
-static _Noreturn void apart_child(const struct kvl_apart *a, int fd, pid_t parent)
+static _Noreturn void child_child(const struct kvl_child *a, int fd, pid_t parent)
 {
     struct kvl_err err = { 0 };
     struct kvl_harm harm;
-    apart_bind(a, parent);
+    child_bind(a, parent);
     kvl_harm_begin(&harm);
     int rc = a->run(a->user, a->out, &err);
     enum kvl_harm_kind harmed = a->foreign ? kvl_harm_look(&harm) : KVL_HARM_NONE;
@@ -75,13 +75,13 @@ static _Noreturn void apart_child(const struct kvl_apart *a, int fd, pid_t paren
         kvl_err_clear(&err);
         rc = kvl_fail(&err, a->died, "%s %s", a->who, kvl_harm_text(harmed));
     }
-    bool told = apart_write(fd, &rc, sizeof rc) && apart_write(fd, &err, sizeof err) &&
-                (rc != KVL_OK || apart_write(fd, a->out, a->bytes));
+    bool told = child_write(fd, &rc, sizeof rc) && child_write(fd, &err, sizeof err) &&
+                (rc != KVL_OK || child_write(fd, a->out, a->bytes));
     _exit(told ? 0 : 1);
 }
 
 /* Until there is something to read; false: it took too long and was ended. */
-static bool apart_wait(const struct kvl_apart *a, int fd, pid_t pid)
+static bool child_wait(const struct kvl_child *a, int fd, pid_t pid)
 {
     struct pollfd p = { .fd = fd, .events = POLLIN };
     bool told = false;
@@ -99,24 +99,24 @@ static bool apart_wait(const struct kvl_apart *a, int fd, pid_t pid)
 }
 
 /* What the child said, once it has ended. */
-static int apart_hear(const struct kvl_apart *a, int fd, pid_t pid, struct kvl_err *err)
+static int child_hear(const struct kvl_child *a, int fd, pid_t pid, struct kvl_err *err)
 {
     char how[96];
-    bool late = !apart_wait(a, fd, pid);
+    bool late = !child_wait(a, fd, pid);
     int rc, status = 0;
     struct kvl_err why;
-    bool told = !late && apart_read(fd, &rc, sizeof rc) && apart_read(fd, &why, sizeof why) &&
-                (rc != KVL_OK || apart_read(fd, a->out, a->bytes));
+    bool told = !late && child_read(fd, &rc, sizeof rc) && child_read(fd, &why, sizeof why) &&
+                (rc != KVL_OK || child_read(fd, a->out, a->bytes));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
     kill(-pid, SIGKILL); /* what it started */
-    kvl_apart_ended(status, how, sizeof how);
+    kvl_child_ended(status, how, sizeof how);
     if (late) snprintf(how, sizeof how, "did not end within %.0f s", a->limit_s);
     if (!told) return kvl_fail(err, a->died, "%s %s", a->who, how);
     if (rc == KVL_OK) return KVL_OK;
     return kvl_fail(err, rc, "%s", why.msg[0] ? why.msg : kvl_status_name(rc));
 }
 
-int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err)
+int kvl_child_run(const struct kvl_child *a, struct kvl_err *err)
 {
     int fd[2];
     if (pipe(fd) != 0) return kvl_fail(err, KVL_ENOMEM, "%s: no pipe: %s", a->who, strerror(errno));
@@ -124,11 +124,11 @@ int kvl_apart_run(const struct kvl_apart *a, struct kvl_err *err)
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) {
         close(fd[0]);
-        apart_child(a, fd[1], parent);
+        child_child(a, fd[1], parent);
     }
     close(fd[1]);
     int rc = pid < 0 ? kvl_fail(err, KVL_ENOMEM, "%s: no process: %s", a->who, strerror(errno))
-                     : apart_hear(a, fd[0], pid, err);
+                     : child_hear(a, fd[0], pid, err);
     close(fd[0]);
     return rc;
 }

@@ -1,6 +1,6 @@
-/* home.h - where the files lie that the program works with: scripts of figures, recipes, models. */
-#ifndef KVL_HOME_H
-#define KVL_HOME_H
+/* data_home.h - where the files lie that the program works with: scripts of figures, recipes, models. */
+#ifndef KVL_DATA_HOME_H
+#define KVL_DATA_HOME_H
 
 #include "kvl/base.h"
 

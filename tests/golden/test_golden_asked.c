@@ -1,0 +1,356 @@
+/* Wrappers that ask an inner policy anew: numbers of the official code (EntropyGatedChunkKVPress over scores written
+ * down), and what block, chunk, dms, per_layer, key_rerotation, decode, criticalkv and criticalada keep over scores that
+ * are worked out. */
+#include "golden/given.h"
+#include "golden/peek.h"
+
+extern const struct kvl_policy *const kvl_policy_entropychunkkv,
+    *const kvl_policy_per_layer,
+        *const kvl_policy_block, *const kvl_policy_chunk,
+                                     *const kvl_policy_dms,
+                                         *const kvl_policy_key_rerotation,
+                                             *const kvl_policy_criticalkv,
+                                                 *const kvl_policy_criticalada,
+                                                     *const kvl_policy_decode,
+                                                         *const kvl_policy_knorm,
+                                                             *const kvl_policy_keydiff,
+                                                                 *const kvl_policy_random_decode;
+
+static const struct gw_llama llama = {
+    .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .n_embd = 64, .head_dim = 16, .seed = 8
+};
+
+static void expect_given(struct rig *r, const struct given_run *g, const int32_t (*want)[40],
+                         const int32_t *n)
+{
+    const struct kvl_policy *composed;
+    struct rig_session rs = given_start(r, g, &composed);
+    for (int32_t l = 0; l < 2; l++)
+        for (int32_t h = 0; h < 2; h++) rig_expect_kept(&rs, l, h, want[l], n[l]);
+    rig_end(&rs);
+    kvl_policy_decompose(composed);
+}
+
+/* kvpress 0.5.5, EntropyGatedChunkKVPress.compress() over these scores of two heads and 33 tokens. */
+static void test_entropy_gated_chunks(void **state)
+{
+    static const struct {
+        const char *options;
+        int32_t keep, want[40];
+    } cases[] = {
+        { "chunk=10,few=4", 12, { 0, 1, 2, 3, 4, 5, 6, 7, 9, 30, 31, 32 } },
+        { "chunk=10,few=4", 20, { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,
+                                  20, 22, 23, 24, 25, 27, 28, 30, 31, 32 } },
+        { "chunk=4,few=1", 9, { 4, 5, 6, 7, 20, 21, 22, 23, 32 } },
+        { "chunk=5,few=2", 17, { 5, 6, 7, 8, 9, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 32 } },
+    };
+    struct rig r;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = llama });
+    memset(&given, 0, sizeof given);
+    for (int32_t i = 0; i < 33; i++) {
+        given.score[0][i] = (float)((i * 37 + 11) % 23);
+        given.score[1][i] = (float)((i * i * 5 + 3) % 19);
+    }
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int32_t want[2][40], n[2] = { cases[c].keep, cases[c].keep };
+        for (int l = 0; l < 2; l++) memcpy(want[l], cases[c].want, sizeof want[l]);
+        struct given_run g = { kvl_policy_entropychunkkv, cases[c].options, cases[c].keep + 1, 33 };
+        expect_given(&r, &g, (const int32_t(*)[40])want, n);
+    }
+    rig_close(&r);
+}
+
+/* 20 tokens a layer: 1/3 is 10 and 30; 1/9 is 4 and 36, of 24 there are: 16 and 24. */
+static void test_lists_of_layers(void **state)
+{
+    static const struct {
+        const char *options;
+        int32_t n_ctx, kept[2];
+    } cases[] = { { "kept=1/3", 40, { 10, 30 } },
+                  { "kept=1", 40, { 20, 20 } },
+                  { "kept=1/9", 24, { 16, 24 } },
+                  { "kept=9/1", 24, { 24, 16 } } };
+    struct rig r;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = llama });
+    memset(&given, 0, sizeof given);
+    for (int32_t i = 0; i < 40; i++) given.score[0][i] = given.score[1][i] = (float)-i;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        int32_t want[2][40];
+        for (int32_t i = 0; i < 80; i++) want[i / 40][i % 40] = i % 40;
+        struct given_run g = { kvl_policy_per_layer, cases[c].options, 21, cases[c].n_ctx };
+        expect_given(&r, &g, (const int32_t(*)[40])want, cases[c].kept);
+    }
+    rig_close(&r);
+}
+
+/* ---- over norms of keys ---------------------------------------------------------------------------------- */
+
+enum { N = 100 };
+
+static const struct kvl_policy *over(const struct kvl_policy *outer, const struct kvl_policy *inner)
+{
+    const struct kvl_policy *p;
+    struct kvl_err err = { 0 };
+    RIG_OK(&err, kvl_policy_compose(outer, inner, &p, &err));
+    return p;
+}
+
+static void norm_scores(struct shot *t, int32_t layer, int32_t kv_head, const void *with,
+                        double *score)
+{
+    float *k = shot_read(t, layer, kv_head, KVL_PART_K);
+    (void)with;
+    for (int32_t i = 0; i < t->n; i++) {
+        double sum = 0;
+        for (int32_t c = 0; c < 16; c++) sum += pow((double)k[i * 16 + c], 2);
+        score[i] = -sqrt(sum);
+    }
+    kvl_free(k);
+}
+
+/* Norms do not depend on company: block by block the same stay; the best of each chunk of 30, 12 12 12 and 4. */
+static void chunk_scores(struct shot *t, int32_t layer, int32_t kv_head, const void *with,
+                         double *score)
+{
+    norm_scores(t, layer, kv_head, with, score);
+    for (int32_t at = 0; at < N; at += 30) {
+        uint8_t mark[30];
+        int32_t m = KVL_MIN(30, N - at);
+        record_top(score + at, m, m * 2 / 5, mark);
+        for (int32_t i = 0; i < m; i++) score[at + i] += mark[i] ? 1000 : 0;
+    }
+}
+
+static void test_blocks_and_chunks(void **state)
+{
+    static struct shot t;
+    const struct kvl_policy *p = over(kvl_policy_block, kvl_policy_knorm),
+                            *c = over(kvl_policy_chunk, kvl_policy_knorm),
+                            *k = over(kvl_policy_block, kvl_policy_keydiff),
+                            *m = over(kvl_policy_key_rerotation, kvl_policy_knorm);
+    int32_t want[N];
+    (void)state;
+    shot_open(&t, &llama, N, 3);
+    struct rig_session rs = shot_policy(&t, p, "size=7", 41);
+    shot_expect_best(&t, &rs, 40, norm_scores, NULL);
+    rig_end(&rs);
+    rs = shot_policy(&t, c, "size=30", 41);
+    shot_expect_best(&t, &rs, 40, chunk_scores, NULL);
+    rig_end(&rs);
+    rs = shot_policy(&t, m, "", 41);
+    shot_expect_best(&t, &rs, 40, norm_scores, NULL);
+    rig_end(&rs);
+    /* KeyDiff has blocks of its own. */
+    rs = shot_policy(&t, k, "size=16,keydiff.block=0", 31);
+    struct rig_session own = shot_policy(&t, kvl_policy_keydiff, "block=16", 31);
+    for (int32_t l = 0; l < 2; l++)
+        for (int32_t h = 0; h < 2; h++)
+            rig_expect_kept(&rs, l, h, want, rig_kept(&own, l, h, want));
+    rig_end(&own);
+    rig_end(&rs);
+    shot_close(&t);
+    kvl_policy_decompose(p);
+    kvl_policy_decompose(c);
+    kvl_policy_decompose(k);
+    kvl_policy_decompose(m);
+}
+
+/* Of all before the window, those whose norm is not above the threshold; by the budget as many as it has room for. */
+static void test_thresholds(void **state)
+{
+    static struct shot t;
+    const struct kvl_policy *p = over(kvl_policy_dms, kvl_policy_knorm);
+    double score[2][N];
+    char options[64];
+    (void)state;
+    shot_open(&t, &llama, N, 3);
+    norm_scores(&t, 1, 0, NULL, score[0]);
+    norm_scores(&t, 1, 1, NULL, score[1]);
+    snprintf(options, sizeof options, "window=20,threshold=%.6f", score[0][5] - 1e-4);
+    struct rig_session rs = shot_policy(&t, p, options, 0);
+    for (int32_t h = 0; h < 2; h++) {
+        int32_t want[N], n = 0;
+        for (int32_t i = 0; i < N; i++)
+            if (i >= N - 20 || score[h][i] >= score[0][5] - 1e-4) want[n++] = i;
+        rig_expect_kept(&rs, 1, h, want, n);
+    }
+    rig_end(&rs);
+    rs = shot_policy(&t, p, "window=20", 51);
+    uint8_t mark[160];
+    double all[160];
+    for (int32_t i = 0; i < 160; i++) all[i] = score[i / 80][i % 80];
+    record_top(all, 160, 60, mark);
+    for (int32_t h = 0; h < 2; h++) {
+        int32_t want[N], n = 0;
+        for (int32_t i = 0; i < N; i++)
+            if (i >= 80 || mark[h * 80 + i]) want[n++] = i;
+        rig_expect_kept(&rs, 1, h, want, n);
+    }
+    rig_end(&rs);
+    shot_close(&t);
+    kvl_policy_decompose(p);
+}
+
+/* ---- CriticalKV ------------------------------------------------------------------------------------------- */
+
+/* Half of 40 by score, the others by (score + epsilon) norm. */
+static void critical_scores(struct shot *t, int32_t layer, int32_t kv_head, const void *with,
+                            double *score)
+{
+    uint8_t mark[N];
+    (void)t;
+    (void)with;
+    for (int32_t i = 0; i < N; i++) score[i] = (double)given.score[kv_head][i];
+    record_top(score, N, 20, mark);
+    for (int32_t i = 0; i < N; i++)
+        score[i] = mark[i] ? HUGE_VAL : (score[i] + .5) * peek_norm(layer, kv_head, 2, i);
+}
+
+static void given_random(void)
+{
+    memset(&given, 0, sizeof given);
+    for (int32_t i = 0; i < 2 * N; i++)
+        given.score[i / N][i % N] = (float)((i * 7919 + 13) % 997) / (i < N ? 997.0f : 1500.0f);
+}
+
+static void test_critical_stages(void **state)
+{
+    static struct shot t;
+    const struct kvl_policy *p = over(kvl_policy_criticalkv, &given_policy),
+                            *a = over(kvl_policy_criticalada, &given_policy);
+    (void)state;
+    shot_open(&t, &llama, N, 3);
+    peek_run(&t);
+    given_random();
+    struct rig_session rs = shot_policy(&t, p, "epsilon=0.5", 41);
+    shot_expect_best(&t, &rs, 40, critical_scores, NULL);
+    rig_end(&rs);
+    /* Shared: 10 of 40 safe in each head, the others to the best of both; then half of each by score. */
+    rs = shot_policy(&t, a, "epsilon=0.5,floor_alpha=0.25", 41);
+    for (int32_t l = 0; l < 2; l++) {
+        double all[2 * N], score[N];
+        uint8_t mark[2 * N], best[N];
+        int32_t n_of[2] = { 0 };
+        for (int32_t h = 0; h < 2; h++) {
+            for (int32_t i = 0; i < N; i++) score[i] = (double)given.score[h][i];
+            record_top(score, N, 10, best);
+            for (int32_t i = 0; i < N; i++) all[h * N + i] = best[i] ? HUGE_VAL : score[i];
+        }
+        record_top(all, 2 * N, 80, mark);
+        for (int32_t i = 0; i < 2 * N; i++) n_of[i / N] += mark[i];
+        for (int32_t h = 0; h < 2; h++) {
+            int32_t want[N], n = 0;
+            for (int32_t i = 0; i < N; i++) score[i] = (double)given.score[h][i];
+            record_top(score, N, KVL_MAX(10, n_of[h] / 2), best);
+            for (int32_t i = 0; i < N; i++)
+                score[i] = best[i] ? HUGE_VAL : (score[i] + .5) * peek_norm(l, h, 2, i);
+            record_top(score, N, n_of[h], best);
+            for (int32_t i = 0; i < N; i++)
+                if (best[i]) want[n++] = i;
+            rig_expect_kept(&rs, l, h, want, n);
+        }
+    }
+    rig_end(&rs);
+    shot_close(&t);
+    kvl_policy_decompose(p);
+    kvl_policy_decompose(a);
+}
+
+/* ---- while decoding ------------------------------------------------------------------------------------------ */
+
+enum { STEPS = 23 };
+
+/* In the first layer keys are those of the tokens, whatever was evicted: a dense session knows them all. */
+static void test_decode_cuts_again(void **state)
+{
+    static struct shot t;
+    const struct kvl_policy *p = over(kvl_policy_decode, kvl_policy_knorm);
+    (void)state;
+    shot_open(&t, &llama, N + STEPS, 3);
+    for (int context = 0; context < 2; context++) {
+        struct rig_run run = { .policy = p,
+                               .options = context ? "target=30,interval=10"
+                                                  : "target=30,interval=10,cut_context=false",
+                               .budget = 40,
+                               .id = t.id,
+                               .n_ctx = N };
+        struct rig_session rs = rig_start(&t.r, &run);
+        float *logits = rig_logits(&t.r, STEPS);
+        assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), context ? 30 : N);
+        rig_decode(&t.r, &rs, t.id + N, STEPS, logits);
+        for (int32_t h = 0; h < 2; h++) {
+            double score[SHOT_MAX];
+            uint8_t live[N + STEPS] = { 0 }, best[N + STEPS];
+            int32_t want[N + STEPS], n = 0;
+            norm_scores(&t, 0, h, NULL, score);
+            if (context) record_top(score, N, 30, live);
+            for (int32_t i = 0; !context && i < N; i++) live[i] = 1;
+            for (int32_t at = N; at < N + STEPS; at++) {
+                live[at] = 1;
+                if ((at - N + 1) % 10 != 0) continue;
+                double now[N + STEPS];
+                for (int32_t i = 0; i <= at; i++) now[i] = live[i] ? score[i] : -HUGE_VAL;
+                record_top(now, at + 1, 30, best);
+                memcpy(live, best, (size_t)at + 1);
+            }
+            for (int32_t i = 0; i < N + STEPS; i++)
+                if (live[i]) want[n++] = i;
+            assert_int_equal(n, 33);
+            rig_expect_kept(&rs, 0, h, want, n);
+        }
+        kvl_free(logits);
+        rig_end(&rs);
+    }
+    shot_close(&t);
+    kvl_policy_decompose(p);
+}
+
+/* The prompt and the latest 5 stay, and 12 of what lies between, not the same in both heads. */
+static void test_random_decode(void **state)
+{
+    static struct shot t;
+    int32_t kept[2][2 * N], same = 0;
+    (void)state;
+    shot_open(&t, &llama, 20 + 60, 3);
+    struct rig_run run = { .policy = kvl_policy_random_decode,
+                           .options = "kept=32,buffer=5",
+                           .budget = 42,
+                           .id = t.id,
+                           .n_ctx = 20 };
+    struct rig_session rs = rig_start(&t.r, &run);
+    float *logits = rig_logits(&t.r, 60);
+    rig_decode(&t.r, &rs, t.id + 20, 60, logits);
+    /* More than 37 are there from the 18th step on, and a cut comes every 5: the last at the 58th. */
+    for (int32_t h = 0; h < 2; h++) {
+        assert_int_equal(rig_kept(&rs, 1, h, kept[h]), 37 + 2);
+        for (int32_t i = 0; i < 20; i++) assert_int_equal(kept[h][i], i);
+        for (int32_t i = 32; i < 39; i++) assert_int_equal(kept[h][i], 41 + i);
+    }
+    for (int32_t i = 20; i < 32; i++) same += kept[0][i] == kept[1][i];
+    assert_true(same < 12);
+    kvl_free(logits);
+    rig_end(&rs);
+    /* A prompt that does not fit is cut to 32 and 5; prompt=keep leaves it. */
+    run.options = "kept=15,buffer=3";
+    rs = rig_start(&t.r, &run);
+    assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), 18);
+    rig_end(&rs);
+    run.options = "kept=15,buffer=3,prompt=keep";
+    rs = rig_start(&t.r, &run);
+    assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), 20);
+    rig_end(&rs);
+    shot_close(&t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_entropy_gated_chunks), cmocka_unit_test(test_lists_of_layers),
+        cmocka_unit_test(test_blocks_and_chunks),    cmocka_unit_test(test_thresholds),
+        cmocka_unit_test(test_critical_stages),      cmocka_unit_test(test_decode_cuts_again),
+        cmocka_unit_test(test_random_decode),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
