@@ -64,8 +64,10 @@ fi
 # ---- tables -------------------------------------------------------------------------------------
 "$program" plot accuracy_budget log.zst --task passkey --out a/b > said
 expect "pictures" "a/b/accuracy_budget.svg a/b/accuracy_budget.png" "$(tr '\n' ' ' < said | sed 's/ $//')"
+# A task is a row; its columns are protocols, what the method knows most first, and in them lengths.
+expect "the grid" "6 6" "$(sed -nE 's/^n_(panels|columns) = //p' a/b/accuracy_budget.gp | paste -sd ' ')"
 # points POLICY: its rows in the panel of 4096 tokens after compression
-points() { awk -v p="# panel 2, $1" '$0 == p { on = 1; next } /^$/ { on = 0 } on { print $1, $5, sprintf("%.6f %.6f %.6f", $2, $3, $4) }' a/b/accuracy_budget.dat; }
+points() { awk -v p="# panel 5, $1" '$0 == p { on = 1; next } /^$/ { on = 0 } on { print $1, $5, sprintf("%.6f %.6f %.6f", $2, $3, $4) }' a/b/accuracy_budget.dat; }
 "$program" export log.zst --format jsonl >cells.jsonl # test_report.sh checks its intervals
 for policy in quest random oracle streaming_llm; do
     expect "points of $policy" \
