@@ -14,41 +14,55 @@
 #define kv_wide_q8_0(y, row, n) widen_int16(y, row, KVL_W_Q8_0, n)
 #define kv_wide_q4_0(y, row, n) widen_int16(y, row, KVL_W_Q4_0, n)
 
-VEC void kv_wide_fp8_e4m3(float *y, const uint8_t *row, int32_t n)
+/* Types of attention's own beside those of weights: rows with one scale, then bytes of e4m3 over 256, or codes of four or
+ * three bits. */
+#define KV_W_E4M3   ((enum kvl_wtype)1000)
+#define KV_W_CODES4 ((enum kvl_wtype)1001)
+#define KV_W_CODES3 ((enum kvl_wtype)1002)
+
+VEC bool kv_is_scaled(enum kvl_wtype type)
 {
-    const float d = kvl_bf16_at(row, 0);
-    for (int32_t i = 0; i < n; i++) y[i] = d * kvl_fp8_float(row[2 + i]);
+    return type == KV_W_E4M3 || type == KV_W_CODES4 || type == KV_W_CODES3;
 }
 
-/* The values of a row, by their codes. */
-VEC void kv_turbo_values(float *value, const uint8_t *row, int32_t bits)
+/* What codes stand for: kvl_turbo_value. */
+static const float kv_codes4[16] = { -2.7325896f, -2.0690172f, -1.6180464f, -1.2562312f,
+                                     -0.9423405f, -0.6567591f, -0.3880483f, -0.1283950f,
+                                     0.1283950f,  0.3880483f,  0.6567591f,  0.9423405f,
+                                     1.2562312f,  1.6180464f,  2.0690172f,  2.7325896f };
+static const float kv_codes3[8] = { -2.1519457f, -1.3439093f, -0.7560053f, -0.2450942f,
+                                    0.2450942f,  0.7560053f,  1.3439093f,  2.1519457f };
+
+VEC float kv_load_scale(const uint8_t *row, enum kvl_wtype type)
 {
-    const float d = block_scale(row);
-    for (int32_t i = 0; i < 1 << bits; i++) value[i] = d * kvl_turbo_value(bits, i);
+    return type == KV_W_E4M3 ? kvl_bf16_at(row, 0) * 256 : block_scale(row);
 }
 
-VEC void kv_wide_turboquant4(float *y, const uint8_t *row, int32_t n)
+/* Elements c .. c + VW - 1 of n; those behind the last are zero. */
+VEC vf kv_load(const uint8_t *at, enum kvl_wtype type, int32_t c, int32_t n)
 {
-    float value[16];
-    kv_turbo_values(value, row, 4);
-    for (int32_t i = 0; i < n; i += 2) {
-        int32_t two = row[2 + i / 2];
-        y[i] = value[two & 15];
-        y[i + 1] = value[two >> 4];
+    uint8_t part[VW] = { 0 };
+    if (type == KV_W_CODES4) return vf_codes4(kv_codes4, at, c);
+    if (type == KV_W_CODES3) return vf_codes3(kv_codes3, at, c);
+    if (c + VW <= n) return vf_load_e4m3(at + c);
+    memcpy(part, at + c, (size_t)(n - c));
+    return vf_load_e4m3(part);
+}
+
+VEC void kv_wide_scaled(float *y, const uint8_t *row, enum kvl_wtype type, int32_t n)
+{
+    const vf d = vf_set1(kv_load_scale(row, type));
+    for (int32_t c = 0; c < n; c += VW) {
+        vf x = vf_mul(d, kv_load(row + 2, type, c, n));
+        if (c + VW <= n)
+            vf_store(y + c, x);
+        else
+            vf_store_n(y + c, x, n - c);
     }
 }
-
-VEC void kv_wide_turboquant3(float *y, const uint8_t *row, int32_t n)
-{
-    float value[8];
-    kv_turbo_values(value, row, 3);
-    for (int32_t i = 0; i < n; i += 8) {
-        const uint8_t *at = row + 2 + i / 8 * 3;
-        uint32_t eight = (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16;
-        UNROLL
-        for (int32_t j = 0; j < 8; j++) y[i + j] = value[eight >> 3 * j & 7];
-    }
-}
+#define kv_wide_fp8_e4m3(y, row, n)    kv_wide_scaled(y, row, KV_W_E4M3, n)
+#define kv_wide_turboquant4(y, row, n) kv_wide_scaled(y, row, KV_W_CODES4, n)
+#define kv_wide_turboquant3(y, row, n) kv_wide_scaled(y, row, KV_W_CODES3, n)
 
 /* A row as it lies there, not turned back. */
 static void kv_wide(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n)
@@ -70,9 +84,9 @@ static void kv_wide(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t
 #define kv_in_place_bf16        KVL_W_BF16
 #define kv_in_place_q8_0        KVL_W_Q8_0
 #define kv_in_place_q4_0        KVL_W_Q4_0
-#define kv_in_place_fp8_e4m3    KVL_W_F32
-#define kv_in_place_turboquant4 KVL_W_F32
-#define kv_in_place_turboquant3 KVL_W_F32
+#define kv_in_place_fp8_e4m3    KV_W_E4M3
+#define kv_in_place_turboquant4 KV_W_CODES4
+#define kv_in_place_turboquant3 KV_W_CODES3
 
 VEC enum kvl_wtype kv_in_place(enum kvl_kv_type type)
 {

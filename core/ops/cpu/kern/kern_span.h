@@ -19,6 +19,7 @@
 #include "kern_row.h"
 #include "kern_span_q8.h"
 #include "kern_span_rows.h"
+#include "kern_span_scaled.h"
 
 enum { SPAN_HEADS = 4, SPAN_ROWS = 4 };
 
@@ -28,11 +29,17 @@ VEC bool span_blocks(enum kvl_wtype type)
     return type == KVL_W_Q8_0 || type == KVL_W_Q4_0;
 }
 
+/* Types whose tiles are short, since something is kept of every row. */
+VEC bool span_short(enum kvl_wtype type)
+{
+    return span_blocks(type) || kv_is_scaled(type);
+}
+
 /* Bound by memory.  Then values are read a line of every row at a time and tiles are short: with two
  * lines, or with 128 slots, a fifth of the bandwidth was lost. */
 VEC bool span_light(enum kvl_wtype v_type, int32_t n_heads)
 {
-    return v_type == KVL_W_BF16 || span_blocks(v_type) || n_heads < SPAN_HEADS;
+    return v_type == KVL_W_BF16 || span_short(v_type) || n_heads < SPAN_HEADS;
 }
 
 /* Asks for the lines that begin in `bytes` bytes of a row. */
@@ -478,6 +485,8 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
     if (span_blocks(w->k_type))
         q8_scores(w->sc, &scores, w->k_type, (const int16_t *)(const void *)q, w->q_scale + h0,
                   n_heads);
+    else if (kv_is_scaled(w->k_type))
+        scaled_scores(w->sc, &scores, w->k_type, q, n_heads);
     else
         span_scores(w->sc, &scores, w->k_type, q, n_heads);
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
@@ -485,6 +494,8 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
     if (s->acc && span_blocks(w->v_type))
         q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
+    else if (s->acc && kv_is_scaled(w->v_type))
+        scaled_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
     else if (s->acc)
         span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
 }
@@ -543,7 +554,7 @@ static void span_run(const struct kvl_span *s)
     struct span_work w = { .q = s->scratch, .pad = pad };
     span_types(s, &w);
     const bool widened = kv_is_widened(w.k_kept) || kv_is_widened(w.v_kept);
-    const bool light = widened || span_blocks(w.k_type) || span_light(w.v_type, s->job->n_heads);
+    const bool light = widened || span_short(w.k_type) || span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;
     w.sc = w.cs + pad;

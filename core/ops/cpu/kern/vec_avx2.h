@@ -132,6 +132,33 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     b = _mm_and_si128(j < 16 ? b : _mm_srli_epi16(b, 4), _mm_set1_epi8(15));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
 }
+VEC vf vf_load_e4m3(const uint8_t *p)
+{
+    __m128i b = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
+    __m128i size = _mm_slli_epi16(_mm_and_si128(b, _mm_set1_epi16(0x7f)), 7);
+    __m128i sign = _mm_slli_epi16(_mm_srli_epi16(b, 15), 15);
+    return _mm256_cvtph_ps(_mm_or_si128(size, sign));
+}
+/* A permutation looks at the low 3 bits of an index alone. */
+VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)
+{
+    int32_t all;
+    memcpy(&all, codes + i / 2, sizeof all);
+    __m256i q =
+        _mm256_srlv_epi32(_mm256_set1_epi32(all), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    vf low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), q);
+    vf high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), q);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(q, 28)));
+}
+VEC vf vf_codes3(const float *table, const uint8_t *codes, int32_t i)
+{
+    const uint8_t *p = codes + i / 8 * 3;
+    uint16_t two;
+    memcpy(&two, p, sizeof two);
+    __m256i q = _mm256_srlv_epi32(_mm256_set1_epi32(two | p[2] << 16),
+                                  _mm256_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21));
+    return _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), q);
+}
 VEC vf vf_halves(const uint8_t *const *p, size_t off)
 {
     return _mm256_cvtph_ps(vec_8_i16(p, off));

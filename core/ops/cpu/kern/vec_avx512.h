@@ -127,6 +127,31 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
     return _mm512_permutexvar_ps(j < 16 ? b : _mm512_srli_epi32(b, 4), value);
 }
+VEC vf vf_load_e4m3(const uint8_t *p)
+{
+    __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i size = _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7);
+    __m256i sign = _mm256_slli_epi16(_mm256_srli_epi16(b, 15), 15);
+    return _mm512_cvtph_ps(_mm256_or_si256(size, sign));
+}
+VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)
+{
+    int32_t low, high;
+    memcpy(&low, codes + i / 2, sizeof low);
+    memcpy(&high, codes + i / 2 + 4, sizeof high);
+    __m512i all = _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+    __m512i by = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    return _mm512_permutexvar_ps(_mm512_srlv_epi32(all, by), _mm512_loadu_ps(table));
+}
+VEC vf vf_codes3(const float *table, const uint8_t *codes, int32_t i)
+{
+    const uint8_t *p = codes + i / 8 * 3;
+    const int32_t low = p[0] | p[1] << 8 | p[2] << 16, high = p[3] | p[4] << 8 | p[5] << 16;
+    const __m512i by = _mm512_setr_epi32(0, 3, 6, 9, 12, 15, 18, 21, 0, 3, 6, 9, 12, 15, 18, 21);
+    __m512i all = _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+    __m512i q = _mm512_and_si512(_mm512_srlv_epi32(all, by), _mm512_set1_epi32(7));
+    return _mm512_permutexvar_ps(q, _mm512_zextps256_ps512(_mm256_loadu_ps(table)));
+}
 VEC vf vf_halves(const uint8_t *const *p, size_t off)
 {
     return _mm512_cvtph_ps(_mm256_set_m128i(vec_8_i16(p + 8, off), vec_8_i16(p, off)));

@@ -160,6 +160,26 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     for (int32_t i = 0; i < 4; i++) q[i] = (int8_t)((p[j % 16 + i] >> (j < 16 ? 0 : 4) & 15) - 8);
     return vf_load_i8(q);
 }
+/* VW numbers of fp8 e4m3, as a half with the same bits reads them: over 256. */
+VEC vf vf_load_e4m3(const uint8_t *p)
+{
+    uint16_t h[4];
+    for (int32_t i = 0; i < VW; i++) h[i] = (uint16_t)((p[i] & 0x7f) << 7 | (p[i] & 0x80) << 8);
+    return vf_load_f16(h);
+}
+/* table[code i] .. of codes of four or three bits, one after the other from the lowest bit on; i a multiple of VW. */
+VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)
+{
+    const uint8_t *p = codes + i / 2;
+    return (vf){ table[p[0] & 15], table[p[0] >> 4], table[p[1] & 15], table[p[1] >> 4] };
+}
+VEC vf vf_codes3(const float *table, const uint8_t *codes, int32_t i)
+{
+    const uint8_t *p = codes + i / 8 * 3;
+    uint32_t all = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16;
+    all >>= i % 8 * 3;
+    return (vf){ table[all & 7], table[all >> 3 & 7], table[all >> 6 & 7], table[all >> 9 & 7] };
+}
 /* The halves at p[i] + off, i < VW. */
 VEC vf vf_halves(const uint8_t *const *p, size_t off)
 {
