@@ -155,6 +155,33 @@ static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
     return h2o_sim_masks(ctx, &last, &table);
 }
 
+/* The same where the step before took the scores of all that it did not choose: only what it chose has one, and the
+ * token that leaves the window, which are the n items, and all but one of them are chosen now.  Not *done where scores of 0
+ * are: there the first tokens count, whichever they are. */
+static int h2o_sim_again(const struct kvl_pctx *ctx, float *rows, const int32_t *item, int32_t n,
+                         bool *done)
+{
+    const struct h2o_sim_opts *o = ctx->opts;
+    size_t group = (size_t)ctx->shape->group, count = (size_t)n;
+    int32_t *best, left = 0;
+    float *each, *score;
+    KVL_TRY(kvl_scratch_get(ctx, group * count, &each));
+    KVL_TRY(kvl_scratch_get(ctx, count, &score));
+    KVL_TRY(kvl_scratch_get(ctx, count, &best));
+    for (size_t i = 0; i < count; i++)
+        for (size_t g = 0; g < group; g++)
+            each[g * count + i] = rows[(size_t)item[i] * (group + 1) + g];
+    KVL_TRY(kvl_layer_scores(ctx, each, (int32_t)group, n, h2o_sim_reduces[o->reduce], score));
+    KVL_TRY(kvl_topk(ctx, score, 1, n, n - 1, best));
+    while (left < n - 1 && best[left] == left) left++;
+    *done = true;
+    for (int32_t i = 0; i < n; i++) *done = *done && (i == left || score[i] > 0);
+    for (int32_t i = 0; *done && i < n; i++)
+        rows[(size_t)item[i] * (group + 1) + group] = i == left ? 0.0f : 1.0f;
+    if (*done) memset(rows + (size_t)item[left] * (group + 1), 0, group * sizeof *rows);
+    return KVL_OK;
+}
+
 /* What the token at `pos` reads, ascending, into scratch. */
 static int h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32_t pos, int32_t **list,
                         int32_t *n)
@@ -164,10 +191,13 @@ static int h2o_sim_list(const struct kvl_pctx *ctx, const float *rows, int32_t p
     bool masked = o->variant == H2O_SIM_LM_EVAL || pos > o->heavy + o->recent;
     int32_t first = pos + 1 - o->recent - h2o_sim_self(o);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)pos + 1, list));
-    *n = 0;
-    for (int32_t i = 0; i <= pos; i++)
-        if (!masked || i >= first || (i < pos && rows[(size_t)i * (group + 1) + group] > 0))
-            (*list)[(*n)++] = i;
+    int32_t m = 0, i = 0;
+    for (; masked && i < KVL_MIN(first, pos); i++) {
+        (*list)[m] = i;
+        m += rows[(size_t)i * (group + 1) + group] > 0;
+    }
+    for (i = masked ? KVL_MAX(first, 0) : 0; i <= pos; i++) (*list)[m++] = i;
+    *n = m;
     return KVL_OK;
 }
 
@@ -192,6 +222,8 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
 {
     const struct h2o_sim_opts *o = ctx->opts;
     size_t group = (size_t)ctx->shape->group;
+    bool done = step->pos > o->heavy + o->recent && !kvl_tap_listens(ctx);
+    int32_t leaves = step->pos - o->recent;
     struct kvl_rows table;
     int32_t *list, n_read;
     (void)n;
@@ -204,8 +236,13 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
         for (size_t g = 0; g < group; g++)
             for (int32_t i = 0; i < n_read; i++)
                 rows[(size_t)list[i] * (group + 1) + g] += probs[(size_t)h * group + g][i];
+        done = done && n_read == o->heavy + o->recent &&
+               (o->heavy == 0 || list[o->heavy - 1] < leaves);
+        if (!done) continue;
+        list[o->heavy] = leaves; /* its place is that of the window */
+        KVL_TRY(h2o_sim_again(ctx, rows, list, o->heavy + 1, &done));
     }
-    return h2o_sim_masks(ctx, step, &table);
+    return done ? KVL_OK : h2o_sim_masks(ctx, step, &table);
 }
 
 static const struct kvl_policy h2o_sim = {

@@ -217,7 +217,7 @@ static int retro_retrieve(const struct kvl_pctx *ctx, const struct retro_step *t
         kvl_cluster_tokens(&t->rows, h, t->best[*taken], t->pos + n_tok);
         n_tok += size;
     }
-    kvl_ascending(t->pos, n_tok);
+    KVL_TRY(kvl_ascending(ctx, t->pos, n_tok));
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, t->pos, n_tok));
     return kvl_table_count(ctx, ((const struct retro_opts *)ctx->opts)->index.order, n_tok);
 }

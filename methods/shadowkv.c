@@ -18,7 +18,7 @@
  * one.  The engine's cache of fetched tokens, least recently used first to go, holds a budget; decoded
  * tokens older than the local chunks age into the host tier. */
 #include "kvl/policy.h"
-#include "parts/layer_state.h"
+#include "parts/kept_keys.h"
 #include "parts/lowrank.h"
 #include "shadowkv_landmark.h"
 
@@ -31,6 +31,7 @@ struct shadow_opts {
     struct kvl_lowrank keys;
     int32_t landmarks, fits;
     struct kvl_state_part outliers; /* of a layer */
+    struct kvl_kept_keys kept;      /* what the step before rebuilt */
 };
 
 /* Found by the first step that chooses. */
@@ -83,6 +84,7 @@ static int shadow_plan(struct kvl_plan *plan)
                    sizeof(struct shadow_layer) +
                        (size_t)plan->shape->n_kv_heads * (size_t)o->outlier * sizeof(int32_t),
                    &o->outliers);
+    kvl_plan_kept_keys(plan, chunks * o->chunk_size, &o->kept);
     if (!o->offload) return KVL_OK;
     return kvl_plan_offload(
         plan, &(struct kvl_offload){ .keep_last = (o->local + 1) * o->chunk_size, .unit_tok = 1 });
@@ -203,18 +205,22 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
     return kvl_topk(ctx, t->score, sh->n_kv_heads, t->n, t->n_best, t->best);
 }
 
-/* What is rebuilt of all kv heads: pos [n], key [n][head_dim] of each. */
+/* What is rebuilt of all kv heads: pos [n], key [n][head_dim] of each.  The chunks of the step before are there already
+ * (the cache of section 4). */
 static int shadow_rebuild(const struct kvl_pctx *ctx, int32_t layer, const struct shadow_step *t,
                           int32_t *pos, float *key)
 {
     const struct shadow_opts *o = ctx->opts;
     int32_t size = o->chunk_size, lanes = ctx->shape->n_kv_heads, n = t->n_best * size;
     size_t row = (size_t)n * (size_t)ctx->shape->head_dim;
+    struct kvl_kept_step step;
     KVL_TRY(kvl_look_at(ctx, t->best, (size_t)(lanes * t->n_best), sizeof *t->best));
     for (int32_t i = 0; i < lanes * n; i++) pos[i] = t->best[i / size] * size + i % size;
+    KVL_TRY(kvl_kept_find(ctx, &o->kept, layer, pos, n, &step));
     for (int32_t h = 0; h < lanes; h++)
-        KVL_TRY(kvl_lowrank_keys(ctx, &o->keys, layer, h, pos + h * n, n, key + (size_t)h * row));
-    return KVL_OK;
+        KVL_TRY(kvl_lowrank_keys(ctx, &o->keys, layer, h, step.pos + h * n, step.n[h],
+                                 step.made + (size_t)h * row));
+    return kvl_kept_take(ctx, &o->kept, pos, &step, key);
 }
 
 /* First what is read as stored (outliers, local and decoded tokens), then what is rebuilt. */
@@ -279,9 +285,10 @@ static const struct kvl_policy shadowkv = {
     .cost =
         "Per step and layer d floats are read for each of n / chunk_size chunks per kv head, d "
         "products per query head, a softmax and a top-k of them; rank floats, rank d products and "
-        "a rotation for every chosen token of a kv head. Once n D^2 + 6 D^3 + n D rank products "
-        "for a layer, D = K d the width of its keys. Memory: rank floats per token and layer, (d + "
-        "1) / chunk_size floats per token and kv head, and keys before RoPE, half the cache again.",
+        "a rotation for every chosen token of a kv head that the step before did not choose. Once "
+        "n D^2 + 6 D^3 + n D rank products for a layer, D = K d the width of its keys. Memory: "
+        "rank floats per token and layer, (d + 1) / chunk_size floats per token and kv head, d "
+        "floats per chosen token and kv head, and keys before RoPE, half the cache again.",
     .version = 1,
     .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META |
             KVL_CAP_ASYNC,

@@ -78,12 +78,14 @@ struct vattention_lane {
     const struct kvl_pctx *ctx;
     const struct kvl_step *step;
     int32_t kv_head;
-    const float *probs;   /* [group][pos + 1], exact weights: exp(logit) but for a factor */
-    uint8_t *mark;        /* [pos] why a position is read */
-    int32_t *rest;        /* [n_rest] positions that nothing forces */
-    uint8_t *taken;       /* [n_rest] 1 = in the sample drawn last */
-    int32_t n_rest, *pos; /* [budget] */
-    float *mean, *weight; /* [pos], [budget] */
+    const float *probs; /* [group][pos + 1], exact weights: exp(logit) but for a factor */
+    uint8_t *mark;      /* [pos] why a position is read */
+    int32_t *rest;      /* [n_rest] positions that nothing forces */
+    uint8_t *taken;     /* [n_rest] 1 = in the sample drawn last */
+    int32_t *sample;    /* [n_sample] these, as positions, ascending */
+    int32_t *top;       /* [o->top] the best by weight */
+    int32_t n_rest, n_sample, *pos; /* [budget] */
+    float *mean, *weight;           /* [pos], [budget] */
 };
 
 /* Marks the ends and the best by the mean weight of the group, lists the others. */
@@ -92,13 +94,15 @@ static int vattention_force(struct vattention_lane *l)
     const struct vattention_opts *o = l->ctx->opts;
     int32_t group = l->ctx->shape->group, pos = l->step->pos, n = pos - o->sink - o->local;
     KVL_TRY(kvl_layer_scores(l->ctx, l->probs, group, pos + 1, KVL_REDUCE_MEAN, l->mean));
-    KVL_TRY(kvl_topk(l->ctx, l->mean + o->sink, 1, n, o->top, l->pos));
+    KVL_TRY(kvl_topk(l->ctx, l->mean + o->sink, 1, n, o->top, l->top));
     memset(l->mark, VATTENTION_FORCED, (size_t)pos);
     memset(l->mark + o->sink, VATTENTION_REST, (size_t)n);
-    for (int32_t i = 0; i < o->top; i++) l->mark[o->sink + l->pos[i]] = VATTENTION_FORCED;
+    for (int32_t i = 0; i < o->top; i++) l->mark[l->top[i] += o->sink] = VATTENTION_FORCED;
     l->n_rest = 0;
-    for (int32_t i = 0; i < pos; i++)
-        if (l->mark[i] == VATTENTION_REST) l->rest[l->n_rest++] = i;
+    for (int32_t i = 0; i < pos; i++) {
+        l->rest[l->n_rest] = i;
+        l->n_rest += l->mark[i] == VATTENTION_REST;
+    }
     return KVL_OK;
 }
 
@@ -114,22 +118,34 @@ static void vattention_draw(struct vattention_lane *l, int32_t m, uint64_t salt)
         int32_t t = (int32_t)kvl_rng_below(&rng, (uint32_t)j + 1);
         l->taken[l->taken[t] ? j : t] = 1;
     }
+    const uint8_t *end = l->taken + l->n_rest, *at = l->taken;
+    for (l->n_sample = 0; (at = memchr(at, 1, (size_t)(end - at))) != NULL; at++)
+        l->sample[l->n_sample++] = l->rest[at - l->taken];
+}
+
+/* What the rest weighs: all but the ends, without the best. */
+static double vattention_rest(const struct vattention_lane *l, const float *probs)
+{
+    const struct vattention_opts *o = l->ctx->opts;
+    double lane[4] = { 0 };
+    int32_t i = o->sink, end = l->step->pos - o->local;
+    for (; i + 4 <= end; i += 4)
+        for (int32_t j = 0; j < 4; j++) lane[j] += (double)probs[i + j];
+    for (; i < end; i++) lane[0] += (double)probs[i];
+    double sum = (lane[0] + lane[1]) + (lane[2] + lane[3]);
+    for (int32_t j = 0; j < o->top; j++) sum -= (double)probs[l->top[j]];
+    return fmax(sum, 0);
 }
 
 /* sparse-attention-hub, _compute_adaptive_budget(): b of one query head, from its weights over a base sample of m. */
 static double vattention_wish(const struct vattention_lane *l, const float *probs, int32_t m)
 {
     const struct vattention_opts *o = l->ctx->opts;
-    double sum = 0, squares = 0, rest = 0;
-    for (int32_t i = 0; i < l->n_rest; i++) {
-        double p = (double)probs[l->rest[i]];
-        rest += p;
-        if (l->taken[i]) sum += p;
-    }
+    double sum = 0, squares = 0, rest = vattention_rest(l, probs);
+    for (int32_t i = 0; i < m; i++) sum += (double)probs[l->sample[i]];
     double mean = sum / m;
-    for (int32_t i = 0; i < l->n_rest; i++)
-        if (l->taken[i])
-            squares += ((double)probs[l->rest[i]] - mean) * ((double)probs[l->rest[i]] - mean);
+    for (int32_t i = 0; i < m; i++)
+        squares += ((double)probs[l->sample[i]] - mean) * ((double)probs[l->sample[i]] - mean);
     /* Weights sum to 1: what is forced is known; of the rest, what the sample says. */
     double total = 1 - rest + mean * l->n_rest;
     return floor(vattention_need(o->z, sqrt(squares / (m - 1)), l->n_rest, o->epsilon, total));
@@ -162,8 +178,7 @@ static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
     int32_t size = vattention_size(l);
     float correction = logf((float)l->n_rest / (float)size);
     vattention_draw(l, size, 1);
-    for (int32_t i = 0; i < l->n_rest; i++)
-        if (l->taken[i]) l->mark[l->rest[i]] = VATTENTION_SAMPLE;
+    for (int32_t i = 0; i < l->n_sample; i++) l->mark[l->sample[i]] = VATTENTION_SAMPLE;
     for (int32_t i = 0; i < l->step->pos; i++) {
         if (l->mark[i] == VATTENTION_REST) continue;
         l->weight[n] = l->mark[i] == VATTENTION_SAMPLE ? correction : 0;
@@ -184,6 +199,8 @@ static int vattention_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, row, &l.mark));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.rest));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.taken));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.sample));
+    KVL_TRY(kvl_scratch_get(ctx, row, &l.top));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.mean));
     KVL_TRY(kvl_scratch_get(ctx, budget, &l.pos));
     KVL_TRY(kvl_scratch_get(ctx, budget, &l.weight));

@@ -12,6 +12,7 @@
 
 #include "bench_model.h"
 #include "kvl/model.h"
+#include "kvl/tokenizer.h"
 #include "machine.h"
 #include "registry.h"
 
@@ -54,6 +55,8 @@ struct bench_config {
     const char *policies;  /* "a,b"; NULL = the usual ones */
     const char *device;    /* "cuda", "hybrid"; NULL: the CPU */
     const char *json_path; /* NULL: none */
+    const char *report;    /* of methods, as Markdown; NULL: none */
+    const char *text; /* a file that the model reads as context; NULL: random keys and values */
     bool quick, kv_given;
     bool keep_model; /* a generated one stays on the disk until the end */
 };
@@ -96,9 +99,11 @@ struct bench {
     double (*peer)(const struct bench *b, const char *what, const char *variant, int32_t depth);
     const struct kvl_device *device; /* NULL: the CPU */
     struct kvl_model *model;
-    char *model_path; /* of the model in use, a temporary file where it was generated */
-    FILE *json;       /* NULL: none */
-    float *stream;    /* [n_stream], 64-byte aligned, huge pages */
+    char *model_path;          /* of the model in use, a temporary file where it was generated */
+    struct kvl_buf text;       /* of --text */
+    struct kvl_tokens context; /* the same as tokens; none: contexts are random numbers */
+    FILE *json;                /* NULL: none */
+    float *stream;             /* [n_stream], 64-byte aligned, huge pages */
     size_t n_stream;
     struct bench_line *line;
     size_t n_lines, cap_lines;
@@ -175,7 +180,8 @@ int bench_gpu(struct bench *b);
 
 /* ---- bench_session.c ----------------------------------------------------------------------------------- */
 
-/* An engine and sessions filled to ascending depths, each a fork of the one before. */
+/* An engine and sessions filled to ascending depths, each a fork of the one before; with --text the model reads that
+ * many tokens of it, again from its beginning where it is shorter. */
 struct bench_depths {
     struct kvl_engine *engine;
     struct kvl_session *at[BENCH_MAX_LIST]; /* as `depth` */
@@ -189,6 +195,9 @@ struct bench_engine {
     int32_t chunk_tok; /* 0: the engine's */
     struct kvl_observer_set observers;
 };
+/* Reads --text; makes it tokens, once there is a model. */
+int bench_text_read(struct bench *b);
+int bench_text_open(struct bench *b);
 int bench_engine_open(struct bench *b, const struct bench_engine *want, struct kvl_engine **out);
 int bench_depths_open(struct bench *b, const struct bench_engine *want,
                       const struct bench_list *depth, struct bench_depths *out);
@@ -200,8 +209,11 @@ struct bench_window {
     struct kvl_counters count; /* of n tokens */
     int32_t n;
     double token_s; /* per token */
+    double cpu_s;   /* the same, of processor time */
     double waits;   /* of the host for the device, per token */
 };
+/* Reads n tokens of the context, token `first` and those behind it: of --text, or random ones. */
+int bench_read_context(struct bench *b, struct kvl_session *s, int32_t first, int32_t n);
 int bench_decode(struct bench *b, const struct kvl_session *s, float *logits, int32_t n_steps,
                  struct bench_window *out);
 /* The same of n_steps tokens: what is counted does not depend on the machine's speed. */

@@ -69,11 +69,10 @@ int bench_set(struct bench *b, const char *option, const char *text)
     const struct {
         const char *option;
         const char **to;
-    } texts[] = { { "shape", &c->shape_name },
-                  { "model", &c->model },
-                  { "json", &c->json_path },
-                  { "weights", &c->weight_type },
-                  { "policies", &c->policies } };
+    } texts[] = { { "shape", &c->shape_name },  { "model", &c->model },
+                  { "json", &c->json_path },    { "weights", &c->weight_type },
+                  { "policies", &c->policies }, { "text", &c->text },
+                  { "report", &c->report } };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (strcmp(option, texts[i].option) == 0) {
             *texts[i].to = text;
@@ -193,11 +192,24 @@ static int run_model(struct bench *b)
     return rc;
 }
 
+/* A report that is there stays until the new one is whole. */
+static int run_report_there(const char *path, struct kvl_err *err)
+{
+    FILE *f = path ? fopen(path, "a") : NULL;
+    if (!path || (f && fclose(f) == 0)) return KVL_OK;
+    return kvl_fail(err, KVL_EIO, "--report: %s: cannot create: %s", path, strerror(errno));
+}
+
 /* A run takes minutes: what cannot work is said before it. */
 static int run_check(struct bench *b)
 {
-    if (b->config.parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
-    return b->config.parts & BENCH_METHODS ? bench_methods_check(b) : KVL_OK;
+    const struct bench_config *c = &b->config;
+    if (c->report && c->parts != BENCH_METHODS)
+        return kvl_fail(b->err, KVL_EINVAL, "--report is of methods: want `bench methods`");
+    if (c->parts & BENCH_POLICY) KVL_TRY(bench_policy_check(b));
+    if (c->parts & BENCH_METHODS) KVL_TRY(bench_methods_check(b));
+    KVL_TRY(bench_text_read(b));
+    return run_report_there(c->report, b->err);
 }
 
 int bench_json_open(struct bench *b)
@@ -226,6 +238,7 @@ int bench_open(struct bench *b)
     KVL_TRY(bench_json_open(b));
     kvl_stop_install();
     KVL_TRY(run_model(b));
+    KVL_TRY(bench_text_open(b));
     b->origin.model = kvl_model_name(b->model);
     if (b->config.shape) b->origin.weights = kvl_wtype_name(b->config.weights);
     return b->config.parts & BENCH_POLICY ? bench_policy_check(b) : KVL_OK;
@@ -240,6 +253,8 @@ void bench_close(struct bench *b)
     free(b->stream);
     kvl_free(b->line);
     kvl_buf_free(&b->skipped);
+    kvl_buf_free(&b->text);
+    kvl_tokens_free(&b->context);
     kvl_registry_destroy(b->registry);
 }
 

@@ -6,6 +6,7 @@
 #include "stop.h"
 
 #include <string.h>
+#include <time.h>
 
 static const double SESSION_WINDOW_S = 0.1;
 
@@ -25,6 +26,37 @@ int bench_engine_open(struct bench *b, const struct bench_engine *want, struct k
     return KVL_OK;
 }
 
+int bench_text_read(struct bench *b)
+{
+    enum { TEXT_MOST = 64 << 20 };
+    if (!b->config.text) return KVL_OK;
+    KVL_TRY(kvl_read_file(b->config.text, TEXT_MOST, &b->text, b->err));
+    if (b->text.len > 0) return KVL_OK;
+    return kvl_fail(b->err, KVL_EINVAL, "--text: %s: no text in it", b->config.text);
+}
+
+int bench_text_open(struct bench *b)
+{
+    if (!b->config.text) return KVL_OK;
+    return kvl_encode(kvl_model_tokenizer(b->model), b->text.data, b->text.len, KVL_ENCODE_BOS,
+                      &b->context, b->err);
+}
+
+int bench_read_context(struct bench *b, struct kvl_session *s, int32_t first, int32_t n)
+{
+    struct kvl_rng rng;
+    uint32_t n_vocab = (uint32_t)kvl_model_shape(b->model)->n_vocab;
+    int32_t *id = kvl_alloc((size_t)n, sizeof *id);
+    if (!id) return kvl_fail(b->err, KVL_ENOMEM, "out of memory for %d tokens", n);
+    kvl_rng_seed(&rng, 1);
+    for (int32_t i = 0; i < n; i++)
+        id[i] = b->context.n > 0 ? b->context.id[(first + i) % b->context.n]
+                                 : (int32_t)kvl_rng_below(&rng, n_vocab);
+    int rc = kvl_session_prefill(s, id, n, NULL, true, b->err);
+    kvl_free(id);
+    return rc;
+}
+
 /* The session of depth i from that of depth i - 1. */
 static int depths_next(struct bench *b, struct bench_depths *d, int32_t i)
 {
@@ -34,7 +66,9 @@ static int depths_next(struct bench *b, struct bench_depths *d, int32_t i)
     else
         KVL_TRY(kvl_session_fork(d->at[i - 1], &d->at[i], b->err));
     int32_t n = d->depth.v[i] - before;
-    return n > 0 ? kvl_session_fill(d->at[i], n, (uint64_t)i + 1, b->err) : KVL_OK;
+    if (n <= 0) return KVL_OK;
+    if (b->context.n > 0) return bench_read_context(b, d->at[i], before, n);
+    return kvl_session_fill(d->at[i], n, (uint64_t)i + 1, b->err);
 }
 
 int bench_depths_open(struct bench *b, const struct bench_engine *want,
@@ -75,6 +109,13 @@ static int64_t session_waits(const struct bench *b)
     return t.n_syncs;
 }
 
+static double session_cpu_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static int decode_window(struct bench *b, struct kvl_session *s, float *logits, int32_t n_steps,
                          double least_s, struct bench_window *out)
 {
@@ -84,7 +125,7 @@ static int decode_window(struct bench *b, struct kvl_session *s, float *logits, 
     KVL_TRY(session_wait(b));
     struct bench_window w = { 0 };
     uint64_t t0 = kvl_now_ns();
-    double spent = 0;
+    double spent = 0, cpu = session_cpu_s();
     int64_t waits = 0;
     for (; w.n < n_steps || spent < least_s; w.n++) {
         id = kvl_argmax(logits, n_vocab);
@@ -96,6 +137,7 @@ static int decode_window(struct bench *b, struct kvl_session *s, float *logits, 
     }
     w.count = *kvl_session_counters(s);
     w.token_s = spent / w.n;
+    w.cpu_s = (session_cpu_s() - cpu) / w.n;
     w.waits = (double)waits / w.n;
     *out = w;
     return bench_stopped(b);

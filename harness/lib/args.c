@@ -6,6 +6,7 @@
 #include "registry.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,6 +119,7 @@ int kvl_args_parse(const struct argp *argp, int argc, char **argv, void *input, 
     }
     int rc = argp_parse(argp, argc, argv, ARGP_NO_EXIT | ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input);
     if (a->rc != KVL_OK) return a->rc;
+    if (rc == ENOMEM) return kvl_fail(err, KVL_ENOMEM, "no memory for the arguments");
     return rc == 0 ? KVL_OK : kvl_fail(err, KVL_EINVAL, "wrong arguments, see --help");
 }
 

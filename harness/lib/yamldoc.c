@@ -44,6 +44,8 @@ int kvl_yaml_fail_at(const struct kvl_yaml *y, const yaml_node_t *node, const ch
 static int yaml_fail_syntax(const struct kvl_yaml *y, const yaml_parser_t *p)
 {
     const char *what = p->problem ? p->problem : "not YAML";
+    if (p->error == YAML_MEMORY_ERROR)
+        return kvl_fail(y->err, KVL_ENOMEM, "%s: no memory to read it", y->name);
     bool tab = strstr(what, "tab character") || (p->buffer.pointer && *p->buffer.pointer == '\t');
     const char *hint = tab ? " (indent with spaces, not tabs)" : "";
     if (!y->lines) return kvl_fail(y->err, KVL_EINVAL, "%s: %s", y->name, what);

@@ -310,6 +310,7 @@ int kvl_log_append(struct kvl_log *log, const json_t *record, struct kvl_err *er
     if (!json_is_object(record))
         return kvl_fail(err, KVL_EINTERNAL, "%s: a record is no JSON object", log->path);
     size_t before = log->text.len;
+    errno = 0; /* jansson does not say what was wrong, its allocations do */
     int rc = json_dump_callback(record, append_text, &log->text, JSON_FLAGS);
     if (rc == 0 && kvl_buf_adds(&log->text, "\n") == KVL_OK && log->text.len <= GROUP_MAX_BYTES) {
         log->n_pending++;
@@ -321,6 +322,9 @@ int kvl_log_append(struct kvl_log *log, const json_t *record, struct kvl_err *er
         return kvl_fail(err, KVL_ENOMEM, "%s: %zu bytes without a commit, at most %zu", log->path,
                         len, GROUP_MAX_BYTES);
     const char *kind = json_string_value(json_object_get(record, "kind"));
+    if (errno == ENOMEM)
+        return kvl_fail(err, KVL_ENOMEM, "%s: no memory for a record of kind %s", log->path,
+                        kind ? kind : "?");
     return kvl_fail(err, KVL_EINTERNAL, "%s: a record of kind %s cannot be written as JSON",
                     log->path, kind ? kind : "?");
 }

@@ -42,7 +42,10 @@ struct reader {
 static int reader_line(struct reader *r, const char *text, size_t len, struct kvl_err *err)
 {
     if (len == 0 && !r->too_long) return KVL_OK;
+    errno = 0; /* jansson does not always say that memory ran out, its allocations do */
     json_t *record = r->too_long ? NULL : json_loadb(text, len, JSON_ALLOW_NUL, NULL);
+    if (!record && !r->too_long && errno == ENOMEM)
+        return kvl_fail(err, KVL_ENOMEM, "no memory for a log line of %zu bytes", len);
     r->too_long = false;
     if (!json_is_object(record)) {
         json_decref(record);

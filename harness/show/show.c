@@ -312,23 +312,24 @@ static size_t stream_clean(struct show_stream *s, const unsigned char *in, size_
     return len;
 }
 
+enum { STREAM_PIECE = 4096 };
+
+/* Without memory of its own: what is said may be that there is none. */
 static ssize_t stream_put(void *cookie, const char *data, size_t len)
 {
     struct show_stream *s = cookie;
+    unsigned char in[sizeof s->part + STREAM_PIECE];
+    char out[sizeof s->part + STREAM_PIECE];
     if (s->data) return stream_write(s->fd, data, len) ? (ssize_t)len : 0;
-    unsigned char *in = malloc(sizeof s->part + len);
-    char *out = malloc(sizeof s->part + len);
-    size_t n = s->n_part;
-    bool ok = in && out;
-    if (ok) {
+    for (size_t at = 0, m; at < len; at += m) {
+        size_t n = s->n_part;
+        m = KVL_MIN(len - at, (size_t)STREAM_PIECE);
         memcpy(in, s->part, n);
-        memcpy(in + n, data, len);
+        memcpy(in + n, data + at, m);
         s->n_part = 0;
-        ok = stream_write(s->fd, out, stream_clean(s, in, n + len, out));
+        if (!stream_write(s->fd, out, stream_clean(s, in, n + m, out))) return 0;
     }
-    free(in);
-    free(out);
-    return ok ? (ssize_t)len : 0;
+    return (ssize_t)len;
 }
 
 static FILE *stream_open(struct show_stream *s, FILE *before, int mode)

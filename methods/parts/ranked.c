@@ -31,13 +31,29 @@ int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, 
     return KVL_OK;
 }
 
-static int number_order(const void *a, const void *b)
+/* One byte of the numbers after the other, the lowest first; bytes in which none differ are left out. */
+int kvl_ascending(const struct kvl_pctx *ctx, int32_t *x, int32_t n)
 {
-    const int32_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
-void kvl_ascending(int32_t *x, int32_t n)
-{
-    if (n > 1) qsort(x, (size_t)n, sizeof *x, number_order);
+    enum { BYTE = 256 };
+    uint32_t *from, *to, differ = 0;
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, 2 * (size_t)n, sizeof *from, &room));
+    from = room;
+    to = from + n;
+    for (int32_t i = 0; i < n; i++) {
+        from[i] = (uint32_t)x[i] ^ 0x80000000u; /* the order of numbers without a sign */
+        differ |= from[i] ^ from[0];
+    }
+    for (int32_t shift = 0; shift < 32; shift += 8) {
+        int32_t begin[BYTE + 1] = { 0 };
+        if ((differ >> shift) % BYTE == 0) continue;
+        for (int32_t i = 0; i < n; i++) begin[(from[i] >> shift) % BYTE + 1]++;
+        for (int32_t i = 0; i < BYTE; i++) begin[i + 1] += begin[i];
+        for (int32_t i = 0; i < n; i++) to[begin[(from[i] >> shift) % BYTE]++] = from[i];
+        uint32_t *sorted = to;
+        to = from;
+        from = sorted;
+    }
+    for (int32_t i = 0; i < n; i++) x[i] = (int32_t)(from[i] ^ 0x80000000u);
+    return KVL_OK;
 }

@@ -15,7 +15,7 @@ extern "C" {
 int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                     int32_t k, int32_t *index);
 /* Sorts n numbers, in place. */
-void kvl_ascending(int32_t *x, int32_t n);
+int kvl_ascending(const struct kvl_pctx *ctx, int32_t *x, int32_t n);
 
 #ifdef __cplusplus
 }

@@ -179,7 +179,7 @@ static int check_ranks(const struct kvl_pctx *ctx)
     assert_memory_equal(index, ((int32_t[]){ 1, 3, 5, 2 }), sizeof index);
     KVL_TRY(kvl_topk(ctx, two, 2, 3, 2, index));
     assert_memory_equal(index, ((int32_t[]){ 1, 2, 0, 1 }), sizeof index);
-    kvl_ascending(number, 4);
+    KVL_TRY(kvl_ascending(ctx, number, 4));
     assert_memory_equal(number, ((int32_t[]){ -3, 1, 4, 9 }), sizeof number);
     KVL_TRY(kvl_softmax(ctx, even, 2, 2));
     for (int32_t i = 0; i < 4; i++) near((double)even[i], .5);

@@ -37,7 +37,7 @@ ClusterName=kvlab
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$base
 AuthType=auth/munge
-AuthInfo=socket=$slurm_dir/munge.sock,cred_expire=2
+AuthInfo=socket=$slurm_dir/munge.sock
 SlurmUser=root
 SlurmdUser=root
 StateSaveLocation=$slurm_dir/state

@@ -122,5 +122,20 @@ jq -es 'all(.[]; .part == "methods" and .depth_tok == 512 and .budget_tok == 128
 for run in 1 2; do jq -c '[.policy, .kv_read_bytes, .index_read_bytes]' "$tmp/m$run.jsonl" >"$tmp/c$run"; done
 cmp -s "$tmp/c1" "$tmp/c2" || fail "methods: bytes differ: $(diff "$tmp/c1" "$tmp/c2" | head -n 4)"
 refused 'did you mean "quest"' 2 methods --policies qest
+# ---- a context that the model reads, and the table of speeds against bytes
+printf 'The cat sat on the mat. %.0s' 1 2 3 4 5 6 7 8 9 10 >"$tmp/text"
+"$kvlab" bench methods --quick --text "$tmp/text" --rounds 1 --threads 1 --depths 300 \
+    --budget 64 --policies 'snapkv,quest' --json "$tmp/t.jsonl" --report="$tmp/t.md" >"$tmp/out" 2>"$tmp/err" ||
+    fail "methods of a text: $(tail -n 1 "$tmp/err")"
+jq -es 'length == 3 and all(.[]; .ratio > 0 and .bytes_speed > 0.99) and .[0].policy == "full"
+    and (.[] | select(.policy == "snapkv") | .bytes_speed > 1)' "$tmp/t.jsonl" >"$tmp/o" ||
+    fail "methods of a text: $(cat "$tmp/t.jsonl")"
+grep -q '^## Methods against their bytes' "$tmp/t.md" || fail "methods: no heading in the report"
+grep -qE '^### .*, 300 tokens, budget 64, 1 thread$' "$tmp/t.md" || fail "methods: the report does not say what of"
+[ "$(grep -cE '^\| (full|snapkv|quest) \|' "$tmp/t.md")" = 3 ] || fail "methods: the report has other rows: $(cat "$tmp/t.md")"
+grep -q 'the context is text' "$tmp/t.md" || fail "methods: the report does not say that it was text"
+: >"$tmp/empty"
+refused 'no text in it' 2 methods --quick --text "$tmp/empty"
+refused 'cannot open' 2 methods --quick --text "$tmp/nothing"
 
 exit $failed

@@ -39,6 +39,11 @@ for device in cuda: cuda:x cuda:1..0 cuda:0.1 cuda:64 cpu:0; do
 done
 "$program" doctor >out || fail "doctor"
 grep -q '^processor ' out || fail "doctor: no processor"
+grep -qE '^threads    [0-9]+ of [0-9]+ processors may be used' out || fail "doctor: threads: $(cat out)"
+grep -qE '^disk       [0-9.]+ GiB free here$' out || fail "doctor: disk: $(cat out)"
+SLURM_CPUS_PER_TASK=1 OMP_NUM_THREADS=7 "$program" doctor >out || fail "doctor in a job"
+grep -qE '^threads    .*, 1 by Slurm, OMP_NUM_THREADS is 7$' out || fail "doctor: Slurm: $(cat out)"
+grep -q '^do         --threads 1: more would wait for each other, 7 are the default here$' out || fail "doctor: what to do: $(cat out)"
 if [ -z "${KVL_TEST_CUDA:-}" ]; then
     grep -q '^GPU        none: device cuda: ' out || exit 0
     refused 'device cuda: .*; '

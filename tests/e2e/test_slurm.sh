@@ -45,7 +45,7 @@ results_of whole.zst >whole
 rm go
 
 slurm_start "$work/slurm" || fail "no Slurm"
-id=$(sbatch --parsable --array=0-3 --gres=none --cpus-per-task=1 --time=10 --signal=B:USR1@50 \
+id=$(sbatch --parsable --array=0-3 --gres=none --cpus-per-task=1 --time=20 --signal=B:USR1@110 \
     "$source_dir/harness/cluster/slurm_array.sh" 4 small.yaml "${plugin[@]}") || fail "sbatch"
 log() { echo "runs/sweep.shard-$1-of-4.jsonl.zst"; }
 runs_of() { lines_of "$(log "$1")" | grep -c '"kind":"run"' || true; }
@@ -64,8 +64,9 @@ job=$(squeue -h -j "${id}_2" -o %A)
 kill -9 $(slurm_of "-N $node ") || fail "no slurmd of $node"
 kill -9 $(slurm_of "slurmstepd: [$job.") $(slurm_of "SLURM_JOB_ID=$job"$'\n') || fail "no job $job on $node"
 scontrol update nodename="$node" state=down reason=test
-# 3 comes to its time limit: Slurm looks every minute or so, and signals ahead of it.
-scontrol update jobid="${id}_3" timelimit=1
+# 3 comes to its time limit, which is told ahead: between one and two minutes from now.  Slurm looks every half minute.
+minutes=$(squeue -h -j "${id}_3" -o %M | awk -F: '{ print (NF > 2 ? 60 * $1 : 0) + $(NF - 1) }')
+scontrol update jobid="${id}_3" timelimit=$((minutes + 2))
 ended() { grep -qs 'stopped by signal 10' "slurm-${id}_3.out" || [ "$(state_of 3)" != RUNNING ]; }
 eventually ended && grep -q 'stopped by signal 10' "slurm-${id}_3.out" || fail "the time limit sends no signal: $(cat slurm-"${id}_3".out)"
 grep -q 'stopped by signal 15' "slurm-${id}_1.out" || fail "a requeue sends no signal: $(cat slurm-"${id}_1".out)"
@@ -80,7 +81,7 @@ touch go
 nothing_left() {
     local i
     for i in 1 2 3; do
-        [ "$(state_of $i)" != PENDING ] || scontrol update jobid="${id}_$i" starttime=now timelimit=10 2>said || true
+        [ "$(state_of $i)" != PENDING ] || scontrol update jobid="${id}_$i" starttime=now timelimit=20 2>said || true
     done
     [ -z "$(squeue -h -j "$id" 2>/dev/null)" ]
 }

@@ -103,7 +103,8 @@ static void body_reference(struct kvl_rng *r)
                                         { 1, 2201, 64 },  { 1, 33000, 32 },
 #endif
                                         { 2, 300, 2816 }, { 9, 35, 77 },    { 40, 130, 13 },
-                                        { 1, 5, 256 },    { 35, 66, 768 }
+                                        { 3, 77, 19 },    { 2, 300, 8 },    { 1, 5, 256 },
+                                        { 35, 66, 768 }
     };
     for (size_t i = 0; i < N_TYPES * (sizeof sizes / sizeof *sizes); i++) {
         const int32_t *s = sizes[i / N_TYPES];

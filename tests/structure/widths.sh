@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# widths.sh - no line of a README (or of GPU.md and the pages of methods/) is wider than 120 columns: rows of tables, code
+# widths.sh - no line of a README (or of harness/gpu.md and the pages of methods/) is wider than 120 columns: rows of tables, code
 # and words that cannot be parted aside.
 #
 #   widths.sh SOURCES           tells the lines
@@ -10,7 +10,7 @@ work=$(mktemp)
 trap 'rm -f "$work"' EXIT
 export LC_ALL=C.UTF-8
 rc=0
-for page in $(find . -name README.md ! -path './build*' ! -path './.git/*') GPU.md methods/*.md; do
+for page in $(find . -name README.md ! -path './build*' ! -path './.git/*') harness/gpu.md methods/*.md; do
     if [ "${2-}" = --write ]; then
         # Lines of a paragraph are kept until it ends; one with a wide line is set anew, under the mark of its list.
         awk -v most=120 '

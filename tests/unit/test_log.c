@@ -255,6 +255,7 @@ static void test_corruption(void **state)
         kvl_log_health_free(&h);
         b.data[where] ^= change;
     }
+    printf("10000 single bytes changed: only the group that was hit is lost, and none unseen\n");
     kvl_buf_free(&b);
 }
 

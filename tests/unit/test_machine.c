@@ -1,6 +1,8 @@
-/* Free memory: what control groups leave, in trees that are made up. */
+/* Free memory and processors: what control groups leave, in trees that are made up. */
+#include "allowed.h"
 #include "machine.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -33,7 +35,7 @@ static int drop(void **state)
 static void put(const char *name, const char *text)
 {
     char command[512];
-    snprintf(command, sizeof command, "cd %s && mkdir -p \"$(dirname %s)\" && printf '%s' >%s",
+    snprintf(command, sizeof command, "cd %s && mkdir -p \"$(dirname %s)\" && printf -- '%s' >%s",
              folder, name, text, name);
     assert_int_equal(system(command), 0);
 }
@@ -121,12 +123,57 @@ static void test_ulimit(void **state)
     assert_int_equal(status, 0);
 }
 
+static void cores_are(double want)
+{
+    char list[64];
+    snprintf(list, sizeof list, "%s/list", folder);
+    double got = kvl_cgroup_cores(list, folder);
+    if (fabs(got - want) > 1e-9) fail_msg("%g processors, want %g", got, want);
+}
+
+static void test_cores(void **state)
+{
+    (void)state;
+    put("list", "0::/slurm/job/step\n");
+    put("slurm/job/step/cpu.max", "max 100000\n");
+    cores_are(0);
+    put("slurm/job/cpu.max", "250000 100000\n"); /* a limit of the job holds for its steps */
+    cores_are(2.5);
+    put("slurm/job/step/cpu.max", "400000 100000\n");
+    cores_are(2.5);
+    put("slurm/job/step/cpu.max", "50000 100000\n");
+    cores_are(0.5);
+    /* Version 1, where the controller has another list of names, and below zero there is no limit. */
+    put("list", "3:cpuset:/a\n4:cpu,cpuacct:/a/b\n");
+    put("cpu/a/b/cpu.cfs_quota_us", "-1\n");
+    put("cpu/a/b/cpu.cfs_period_us", "100000\n");
+    cores_are(0);
+    put("cpu/a/cpu.cfs_quota_us", "300000\n");
+    put("cpu/a/cpu.cfs_period_us", "100000\n");
+    cores_are(3);
+}
+
+static void test_threads(void **state)
+{
+    struct kvl_allowed a = { .online = 64, .cores = 16 };
+    (void)state;
+    assert_int_equal(kvl_allowed_threads(&a), 16);
+    a.slurm = 32;
+    assert_int_equal(kvl_allowed_threads(&a), 16);
+    a.slurm = 8;
+    assert_int_equal(kvl_allowed_threads(&a), 8);
+    a.quota = 2.5;
+    assert_int_equal(kvl_allowed_threads(&a), 3);
+    a.quota = 0.2;
+    assert_int_equal(kvl_allowed_threads(&a), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_second),
-        cmocka_unit_test(test_first),
-        cmocka_unit_test(test_ulimit),
+        cmocka_unit_test(test_second),  cmocka_unit_test(test_first),
+        cmocka_unit_test(test_ulimit),  cmocka_unit_test(test_cores),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, make, drop);
 }

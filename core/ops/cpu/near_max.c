@@ -3,9 +3,8 @@
 /* Exact whatever the order: a maximum, one difference, a count. */
 static void near_max_row(const struct kvl_near_max_args *a, int32_t row)
 {
-    float *x = a->x + (size_t)row * (size_t)a->n, max = a->n > 0 ? x[0] : 0;
+    float *x = a->x + (size_t)row * (size_t)a->n, max = kvl_kern()->row_max(x, a->n);
     int32_t count = 0;
-    for (int32_t i = 0; i < a->n; i++) max = x[i] > max ? x[i] : max;
     for (int32_t i = 0; i < a->n; i++) {
         x[i] -= max;
         count += x[i] > -a->alpha;

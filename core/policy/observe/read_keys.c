@@ -48,12 +48,12 @@ static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t
     return room;
 }
 
-/* Slots slot .. slot + n - 1; a hook that runs ahead of the device has them once it looks. */
+/* Slots slot .. slot + n - 1; a hook that runs ahead of a device has them once it looks. */
 static int read_run(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                     enum kvl_kv_part part, int32_t slot, int32_t n, float *out)
 {
     const struct kvl_session *s = ctx->host->session;
-    if (!ctx->host->ahead)
+    if (s->engine->dev->discrete && !ctx->host->ahead)
         return kvl_seq_read(s->seq, layer, kv_head, part, slot, n, out, ctx->err);
     struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
     int rc =

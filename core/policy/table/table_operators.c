@@ -1,6 +1,8 @@
 /* Operators on the rows of a table, wherever they lie. */
 #include "policy_impl.h"
 
+#include <string.h>
+
 static const struct kvl_row_decl *table_decl(const struct kvl_pctx *ctx, int32_t table)
 {
     return &ctx->host->session->planned->p.table[table];
@@ -45,20 +47,39 @@ static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, floa
 }
 
 /* gemm and gemv sum in another order: which of them, is the method's to say. */
-static int scores_product(const struct kvl_pctx *ctx, bool gemm, const float *q,
-                          const struct kvl_weight *w, float *y)
+static int scores_each(const struct kvl_pctx *ctx, bool gemm, const float *q, int32_t n,
+                       const struct kvl_weight *w, float *y, size_t stride)
 {
-    if (gemm) return ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = q, .w = w, .n = 1 });
-    return ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = w, .n = 1 });
+    for (int32_t i = 0; i < n; i++, q += w->n_cols, y += stride)
+        KVL_TRY(gemm ? ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = q, .w = w, .n = 1 })
+                     : ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = w, .n = 1 }));
+    return KVL_OK;
 }
 
-/* List l, whose vector has as many elements as `elems`. */
-static int scores_list(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
-                       const struct kvl_rows *rows, int32_t l, int32_t kv_head, int32_t elems)
+/* One gemv reads the rows once for all lists; where theirs are not all that a list has, it goes through scratch, on the
+ * host. */
+static int scores_product(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
+                          const float *q, int32_t n, const struct kvl_weight *w, float *y)
+{
+    size_t stride = (size_t)s->n_rows, rows = (size_t)w->n_rows;
+    bool whole = rows == stride;
+    float *to = y;
+    if (s->gemm || n == 1 || (!whole && ctx->host->ahead))
+        return scores_each(ctx, s->gemm, q, n, w, y, stride);
+    if (!whole) KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rows, &to));
+    KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = to, .x = q, .w = w, .n = n }));
+    for (size_t i = 0; !whole && i < (size_t)n; i++)
+        memcpy(y + i * stride, to + i * rows, rows * sizeof *y);
+    return KVL_OK;
+}
+
+/* The n lists of a kv head, whose vectors have as many elements as `elems`. */
+static int scores_lists(const struct kvl_pctx *ctx, const struct kvl_table_scores *s,
+                        const struct kvl_rows *rows, int32_t kv_head, int32_t n, int32_t elems)
 {
     size_t skip = (size_t)s->first_elem * (size_t)kvl_kv_elem_bytes(rows->type);
-    const float *q = s->q + (size_t)l * (size_t)elems;
-    float *y = s->score + (size_t)l * (size_t)s->n_rows;
+    const float *q = s->q + (size_t)(kv_head * n) * (size_t)elems;
+    float *y = s->score + (size_t)(kv_head * n) * (size_t)s->n_rows;
     for (int i = 0; i < 2; y += rows->part[i++].n_rows) {
         if (rows->part[i].n_rows == 0) continue; /* and no data */
         const uint8_t *data = rows->part[i].data;
@@ -67,7 +88,7 @@ static int scores_list(const struct kvl_pctx *ctx, const struct kvl_table_scores
                                 .n_rows = rows->part[i].n_rows,
                                 .n_cols = elems,
                                 .row_bytes = rows->row_bytes };
-        KVL_TRY(scores_product(ctx, s->gemm, q, &w, y));
+        KVL_TRY(scores_product(ctx, s, q, n, &w, y));
     }
     return KVL_OK;
 }
@@ -81,8 +102,8 @@ int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *
     int32_t elems = s->elems ? s->elems : rows.row_elems;
     KVL_TRY(scores_check(ctx, s, &rows, n_lists, elems));
     int32_t per_head = n_lists / ctx->shape->n_kv_heads;
-    for (int32_t l = 0; l < n_lists; l++)
-        KVL_TRY(scores_list(ctx, s, &rows, l, l / per_head, elems));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(scores_lists(ctx, s, &rows, h, per_head, elems));
     bool scales = s->scale < 0 || s->scale > 0;
     return scales ? scores_scale(ctx, s->score, (size_t)n_lists * (size_t)s->n_rows, s->scale)
                   : KVL_OK;

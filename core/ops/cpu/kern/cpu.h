@@ -155,6 +155,18 @@ struct kvl_channels_item {
     int32_t n_q, n_channels, n;
 };
 
+/* Up to kern->box_tile boxes, for the query heads of one kv head. */
+struct kvl_boxes_item {
+    float *score; /* out [n_q][ld] */
+    size_t ld;
+    const float *q;       /* [n_q][n_channels], times the scale */
+    const size_t *column; /* [n_channels]: element of `boxes` where the bound of the first box is */
+    const void *boxes;
+    enum kvl_wtype type;
+    size_t box_tok; /* elements from a box to the next */
+    int32_t n_q, n_channels, n;
+};
+
 struct kvl_kern {
     const char *name;
     int32_t mr, nr; /* register tile of products */
@@ -185,6 +197,8 @@ struct kvl_kern {
     void (*glu)(float *y, const float *gate, const float *up, size_t n, enum kvl_act act);
     void (*add)(float *y, const float *x, size_t n);
     void (*exp_shift)(float *x, float shift, size_t n); /* x = exp(x - shift) */
+    float (*row_max)(const float *x, int32_t n);        /* NaN aside; -inf: there is nothing else */
+    void (*softmax_row)(float *x, int32_t n);
     /* y = sum over parts of weight times row; rows of dim floats. */
     void (*blend)(float *y, const float *const *part, const float *weight, int32_t n_parts,
                   int32_t dim);
@@ -198,6 +212,8 @@ struct kvl_kern {
                        const void *minmax, enum kvl_wtype type, int32_t head_dim, int32_t n,
                        int32_t n_ahead);
     void (*channel_scores)(const struct kvl_channels_item *it);
+    int32_t box_tile;
+    void (*box_scores)(const struct kvl_boxes_item *it);
     float (*sum_exp)(const float *x, int32_t n, float *max); /* of exp(x - *max), n > 0 */
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);

@@ -5,7 +5,7 @@
 #ifndef KVL_KERN_CHANNELS_H
 #define KVL_KERN_CHANNELS_H
 
-#include "kern_math.h"
+#include "kern_row.h"
 
 enum { CHANNEL_VECS = 4 };
 
@@ -77,13 +77,85 @@ static void channel_scores(const struct kvl_channels_item *it)
     }
 }
 
+enum { BOX_TILE = 256, BOX_CHANNELS = 4 };
+
+/* Of a channel, the number that every `step`-th element of a column is; n of them, multiples of VW. */
+VEC void box_pick(float *y, const uint8_t *from, enum kvl_wtype type, size_t step, int32_t n,
+                  int32_t pad)
+{
+    uint16_t half[BOX_TILE];
+    const uint16_t *h = (const uint16_t *)(const void *)from;
+    const float *f = (const float *)(const void *)from;
+    if (type == KVL_W_F32) {
+        for (int32_t i = 0; i < n; i++) y[i] = f[(size_t)i * step];
+    } else {
+        if (step == 1)
+            memcpy(half, h, (size_t)n * sizeof *half);
+        else if (step == 2)
+            for (int32_t i = 0; i < n; i++) half[i] = h[2 * (size_t)i];
+        else
+            for (int32_t i = 0; i < n; i++) half[i] = h[(size_t)i * step];
+        for (int32_t i = n; i < pad; i++) half[i] = 0;
+        for (int32_t i = 0; i < pad; i += VW) vf_store(y + i, load_as(half, type, (size_t)i));
+    }
+    for (int32_t i = n; type == KVL_W_F32 && i < pad; i++) y[i] = 0;
+}
+
+/* y [pad] += the products of one query head with m channels, one after the other. */
+VEC void box_add(float *y, const float *q, float (*x)[BOX_TILE], int32_t m, int32_t pad)
+{
+    vf w[BOX_CHANNELS];
+    UNROLL
+    for (int32_t c = 0; c < m; c++) w[c] = vf_set1(q[c]);
+    for (int32_t i = 0; i < pad; i += VW) {
+        vf sum = vf_load(y + i);
+        UNROLL
+        for (int32_t c = 0; c < m; c++) sum = vf_fma(w[c], vf_load(x[c] + i), sum);
+        vf_store(y + i, sum);
+    }
+}
+
+VEC void boxes_typed(const struct kvl_boxes_item *it, enum kvl_wtype type)
+{
+    float x[BOX_CHANNELS][BOX_TILE], y[BOX_TILE];
+    const int32_t n = it->n, pad = (n + VW - 1) / VW * VW;
+    const size_t elem = type == KVL_W_F32 ? 4 : 2;
+    for (int32_t g = 0; g < it->n_q; g++)
+        memset(it->score + (size_t)g * it->ld, 0, (size_t)n * sizeof *y);
+    for (int32_t j = 0; j < it->n_channels; j += BOX_CHANNELS) {
+        const int32_t m = KVL_MIN(BOX_CHANNELS, it->n_channels - j);
+        for (int32_t c = 0; c < m; c++)
+            box_pick(x[c], (const uint8_t *)it->boxes + it->column[j + c] * elem, type, it->box_tok,
+                     n, pad);
+        for (int32_t g = 0; g < it->n_q; g++) {
+            const float *q = it->q + (size_t)g * (size_t)it->n_channels + j;
+            float *score = it->score + (size_t)g * it->ld;
+            memcpy(y, score, (size_t)n * sizeof *y);
+            if (m == BOX_CHANNELS)
+                box_add(y, q, x, BOX_CHANNELS, pad);
+            else
+                for (int32_t c = 0; c < m; c++) box_add(y, q + c, x + c, 1, pad);
+            memcpy(score, y, (size_t)n * sizeof *y);
+        }
+    }
+}
+
+/* Up to BOX_TILE boxes; columns are read in one piece, a few of them before a sum is stored. */
+static void box_scores(const struct kvl_boxes_item *it)
+{
+    switch (it->type) {
+    case KVL_W_F16: boxes_typed(it, KVL_W_F16); break;
+    case KVL_W_BF16: boxes_typed(it, KVL_W_BF16); break;
+    default: boxes_typed(it, KVL_W_F32); break;
+    }
+}
+
 /* Sum of exp(x - max) over n numbers, and their maximum. */
 static float sum_exp(const float *x, int32_t n, float *max)
 {
     vf sum = vf_zero();
     int32_t i = 0;
-    *max = x[0];
-    for (i = 1; i < n; i++) *max = x[i] > *max ? x[i] : *max;
+    *max = row_max(x, n);
     const vf shift = vf_set1(*max);
     for (i = 0; i + VW <= n; i += VW) sum = vf_add(sum, vf_exp(vf_sub(vf_load(x + i), shift)));
     float total = vf_hsum(sum);

@@ -81,6 +81,69 @@ VEC void gemv_plain(const void *w, enum kvl_wtype type, const float *x, size_t l
     gemv_close(&t, n_x, y);
 }
 
+/* The sum of a row of at most GEMV_SUMS vectors, as gemv_plain and gemv_close would add it up, but for vf_hsum. */
+VEC vf gemv_short_row(const void *w, enum kvl_wtype type, const vf *x, int32_t n, int32_t n_vec)
+{
+    vf s[GEMV_SUMS];
+    UNROLL
+    for (int32_t u = 0; u < GEMV_SUMS; u++) s[u] = vf_zero();
+    UNROLL
+    for (int32_t u = 0; u < n_vec; u++) {
+        int32_t len = u + 1 < n_vec ? VW : n - u * VW;
+        vf a = len == VW ? load_as(w, type, (size_t)(u * VW))
+                         : load_as_n(w, type, (size_t)(u * VW), len);
+        s[u] = vf_fma(a, x[u], s[u]);
+    }
+    return vf_add(vf_add(s[0], s[1]), vf_add(s[2], s[3]));
+}
+
+/* vf_hsum of each of VW vectors: halves are added until one lane is left, here of all of them at once. */
+VEC vf gemv_hsums(vf *v)
+{
+    vf_transpose(v);
+    UNROLL
+    for (int32_t half = VW / 2; half > 0; half /= 2) {
+        UNROLL
+        for (int32_t i = 0; i < half; i++) v[i] = vf_add(v[i], v[i + half]);
+    }
+    return v[0];
+}
+
+/* Rows of a few vectors: x stays in registers, and sums across vectors are made for VW rows at once. */
+VEC void gemv_short(const struct kvl_gemv_args *a, enum kvl_wtype type, int32_t row0, int32_t row1,
+                    int32_t i, int32_t n_vec)
+{
+    const size_t bytes = a->w->row_bytes;
+    const int32_t n = a->w->n_cols;
+    const uint8_t *w = (const uint8_t *)a->w->data + (size_t)row0 * bytes;
+    const float *from = a->x + (size_t)i * (size_t)n;
+    float *y = a->y + (size_t)i * (size_t)a->w->n_rows;
+    vf x[GEMV_SUMS], s[VW];
+    UNROLL
+    for (int32_t u = 0; u < n_vec; u++)
+        x[u] = u + 1 < n_vec ? vf_load(from + u * VW) : vf_load_n(from + u * VW, n - u * VW);
+    int32_t r = row0;
+    for (; r + VW <= row1; r += VW, w += VW * bytes) {
+        for (size_t o = 0; o < VW * bytes; o += 64) __builtin_prefetch(w + GEMV_AHEAD + o, 0, 2);
+        UNROLL
+        for (int32_t j = 0; j < VW; j++)
+            s[j] = gemv_short_row(w + (size_t)j * bytes, type, x, n, n_vec);
+        vf_store(y + r, gemv_hsums(s));
+    }
+    for (; r < row1; r++, w += bytes) y[r] = vf_hsum(gemv_short_row(w, type, x, n, n_vec));
+}
+
+VEC void gemv_shorts(const struct kvl_gemv_args *a, enum kvl_wtype type, int32_t row0, int32_t row1,
+                     int32_t i)
+{
+    switch ((a->w->n_cols + VW - 1) / VW) {
+    case 1: gemv_short(a, type, row0, row1, i, 1); break;
+    case 2: gemv_short(a, type, row0, row1, i, 2); break;
+    case 3: gemv_short(a, type, row0, row1, i, 3); break;
+    default: gemv_short(a, type, row0, row1, i, 4); break;
+    }
+}
+
 VEC void gemv_typed(const struct kvl_gemv_args *a, enum kvl_wtype type, int32_t row0, int32_t row1,
                     int32_t i0, int32_t n_x)
 {
@@ -97,6 +160,8 @@ VEC void gemv_typed(const struct kvl_gemv_args *a, enum kvl_wtype type, int32_t 
 VEC void gemv_batches(const struct kvl_gemv_item *it, enum kvl_wtype type)
 {
     int32_t i = 0, n = it->a->n;
+    for (; it->a->w->n_cols <= GEMV_SUMS * VW && i < n; i++)
+        gemv_shorts(it->a, type, it->row0, it->row1, i);
     for (; i + 4 <= n; i += 4) gemv_typed(it->a, type, it->row0, it->row1, i, 4);
     for (; i + 2 <= n; i += 2) gemv_typed(it->a, type, it->row0, it->row1, i, 2);
     if (i < n) gemv_typed(it->a, type, it->row0, it->row1, i, 1);

@@ -111,6 +111,32 @@ static void exp_shift(float *x, float shift, size_t n)
     if (rest) vf_store_n(x + i, vf_exp(vf_sub(vf_load_n(x + i, rest), s)), rest);
 }
 
+/* -inf where there is nothing but NaN; lanes side by side. */
+static float row_max(const float *x, int32_t n)
+{
+    float lane[4 * VW], top = -INFINITY;
+    int32_t i = 0;
+    for (int32_t l = 0; l < 4 * VW; l++) lane[l] = -INFINITY;
+    for (; n - i >= 4 * VW; i += 4 * VW)
+        for (int32_t l = 0; l < 4 * VW; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+    for (; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int32_t l = 0; l < 4 * VW; l++) top = lane[l] > top ? lane[l] : top;
+    return top;
+}
+
+static void softmax_row(float *x, int32_t n)
+{
+    double lane[2 * VW] = { 0 }, sum = 0;
+    int32_t i = 0;
+    exp_shift(x, row_max(x, n), (size_t)n);
+    for (; n - i >= 2 * VW; i += 2 * VW)
+        for (int32_t l = 0; l < 2 * VW; l++) lane[l] += (double)x[i + l];
+    for (; i < n; i++) sum += (double)x[i];
+    for (int32_t l = 0; l < 2 * VW; l++) sum += lane[l];
+    const double share = 1 / sum;
+    for (i = 0; i < n; i++) x[i] = (float)((double)x[i] * share);
+}
+
 static void blend(float *y, const float *const *part, const float *weight, int32_t n_parts,
                   int32_t dim)
 {

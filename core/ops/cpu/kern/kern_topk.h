@@ -60,6 +60,25 @@ static int32_t topk_threshold(const int32_t *key, int32_t n, int32_t k, int32_t 
     return lo;
 }
 
+/* Of keys that reach `least`, which k of them do: their indices, as long as a step more has room; the first key that
+ * was not looked at. */
+static int32_t topk_exact(int32_t *index, const int32_t *key, int32_t n, int32_t k, int32_t least,
+                          int32_t *found)
+{
+    int32_t m = 0, i = 0;
+    for (; n - i >= TOPK_STEP && m + TOPK_STEP <= k; i += TOPK_STEP) {
+        int32_t any = 0;
+        for (int32_t j = i; j < i + TOPK_STEP; j++) any |= key[j] >= least;
+        if (!any) continue;
+        for (int32_t j = i; j < i + TOPK_STEP; j++) {
+            index[m] = j;
+            m += key[j] >= least;
+        }
+    }
+    *found = m;
+    return i;
+}
+
 /* Indices of the k largest of x [n], ascending, ties to the lower index; key: room for n.
  * False: one of them is no number. */
 static bool topk_row(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key)
@@ -68,7 +87,8 @@ static bool topk_row(int32_t *index, const float *x, int32_t n, int32_t k, int32
     if (!topk_keys(key, x, n, &lo, &hi)) return false;
     if (k == 0) return true;
     int32_t least = topk_threshold(key, n, k, lo, hi, &n_equal);
-    for (int32_t i = 0; found < k; i += TOPK_STEP) {
+    int32_t i = n_equal == n ? topk_exact(index, key, n, k, least, &found) : 0;
+    for (; found < k; i += TOPK_STEP) {
         int32_t m = KVL_MIN(TOPK_STEP, n - i), any = 0;
         for (int32_t j = i; j < i + m; j++) any |= key[j] >= least;
         for (int32_t j = i; any && j < i + m && found < k; j++) {

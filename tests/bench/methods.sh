@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# methods.sh - what every method reaches of the speed that its bytes allow, into results/cpu.md: SmolLM2 at 8K tokens of text
+# and the model that ships at 16K, one thread.  Wants a machine on which nothing else runs, for some ten minutes.
+#
+#   tests/bench/methods.sh [KVLAB] [OUT.md]     default: build/kvlab, results/cpu.md
+#
+# The section "Methods against their bytes" of OUT.md is replaced, and made where it is not there.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+kvlab=${1:-$root/build/kvlab}
+out=${2:-$root/results/cpu.md}
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+cat "$root/README.md" "$root/core/README.md" "$root/methods/README.md" >"$tmp/text"
+
+measure() { # MODEL TOKENS
+    "$kvlab" bench methods --model "$1" --text "$tmp/text" --depths "$2" --budget 1024 --threads 1 --rounds 5 \
+        --report="$tmp/$2.md"
+}
+
+measure "$("$root/harness/models.sh" --path smollm2-135m)" 8192
+measure "$root/datasets/model/kvlab-small.gguf" 16384
+
+# The head once, then both tables.
+{
+    cat "$tmp/8192.md"
+    sed '1,/^### /{/^### /!d}' "$tmp/16384.md"
+} >"$tmp/section"
+awk -v section="$tmp/section" '
+    function put() { while ((getline line < section) > 0) print line; print "" }
+    /^## Methods against their bytes/ { put(); done = skip = 1; next }
+    /^## / { skip = 0 }
+    !skip { print }
+    END { if (!done) { print ""; put() } }' "$out" >"$tmp/out"
+cp "$tmp/out" "$out"
