@@ -1,4 +1,5 @@
 """The table of a comparison, and results/fidelity.md around it."""
+from presses import NOT_COMPARED
 from sets import CLOSE, CLOSE_CUT, DIFFERENT, EQUAL, ROUNDING, TIES
 
 PAGE = """# The same positions as kvpress
@@ -47,8 +48,15 @@ The script makes a virtual environment with the packages of `tests/fidelity/requ
 
 OLD = """ (older than the packages ask for: `tests/fidelity/old_torch.py` adds the names that they import)"""
 
-LEFT = """`KVzipPress` is given kvlab's request to repeat the context, token by token, in place of its own words and chat template. Presses over other models' tables
-(`DuoAttentionPress`) and those of which kvlab has no method are not compared, nor what happens while decoding."""
+LEFT = """`KVzipPress` is given kvlab's request to repeat the context, token by token, in place of its own words and chat template. *exact*: in place of a random sketch
+the keys themselves, on both sides. *in place*: without moving keys, by which positions are told. Rows with `interval` decode that many tokens behind the context,
+and compare what the first cut leaves of all of them; *queries at their positions* gives the press the positions of the whole text.
+
+Presses without a row:
+
+| press | why |
+|---|---|
+%s"""
 
 
 BY_HAND = "## Benchmarks: scores beside the official scripts\n"
@@ -92,5 +100,5 @@ def page(about, shapes, lengths, ratios, tallies, logits):
     return PAGE % dict(
         day=about["day"], kvlab=about["kvlab"], packages=several(about["packages"]),
         python=about["python"], old=OLD if about["old"] else "", lengths=several(lengths),
-        ratios=several(ratios), models=models_table(shapes), table=table(tallies), left=LEFT,
+        ratios=several(ratios), models=models_table(shapes), table=table(tallies), left=LEFT % "\n".join("| `%s` | %s |" % item for item in NOT_COMPARED.items()),
         close=CLOSE, close_cut=CLOSE_CUT, logits="\n".join("| %s | %d | %.1e | %.1f |" % row for row in logits))
