@@ -84,9 +84,6 @@ void kvl_tier_begin(struct kvl_tier *t, int32_t layer, int32_t kv_head);
 bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos);
 /* It reads positions first .. first + n - 1; those on the device cost nothing. */
 int kvl_tier_want(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t first, int32_t n);
-/* It reads these positions [n]. */
-int kvl_tier_want_each(struct kvl_tier *t, int32_t layer, int32_t kv_head, const int32_t *pos,
-                       int32_t n);
 /* Brings what is missing, in the order in which it was wanted: to free places of the cache, to those
  * of units that this request does not name, then to staging.  *n_units: how many came.  Once there is much of it, it is
  * sent while the next lanes are looked at; of what comes then, twice as much. */

@@ -29,15 +29,6 @@ bool kvl_tier_guess(struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t 
     return true;
 }
 
-static int wanted_room(struct kvl_tier_lane *a)
-{
-    void *wanted = a->wanted;
-    KVL_TRY(
-        kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted, NULL));
-    a->wanted = wanted;
-    return KVL_OK;
-}
-
 /* What is here already is a hit of the request that names it; of a guess it is none, since nothing reads it yet.  Both
  * renew the stamp: a unit of this clock is no victim of the units that come beside it.  A unit that is not here is
  * marked as wanted, so that a list that names it twice brings it once. */
@@ -54,20 +45,12 @@ static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
         t->count.hits++;
         return KVL_OK;
     }
-    if (a->n_wanted == a->cap_wanted) KVL_TRY(wanted_room(a));
+    void *wanted = a->wanted;
+    KVL_TRY(
+        kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted, NULL));
+    a->wanted = wanted;
     a->wanted[a->n_wanted++] = unit;
     a->place[unit] = TIER_WANTED;
-    return KVL_OK;
-}
-
-int kvl_tier_want_each(struct kvl_tier *t, int32_t layer, int32_t kv_head, const int32_t *pos,
-                       int32_t n)
-{
-    struct kvl_tier_lane *a = tier_lane(t, layer, kv_head);
-    int32_t u = t->desc.unit_tok, origin = t->desc.origin;
-    for (int32_t i = 0; i < n; i++)
-        if (pos[i] >= a->first && pos[i] < a->end)
-            KVL_TRY(want_unit(t, a, u == 1 ? pos[i] - origin : (pos[i] - origin) / u));
     return KVL_OK;
 }
 
@@ -171,35 +154,21 @@ static uint8_t *block_take(struct kvl_tier *t)
     return block;
 }
 
-/* The blocks of n places. */
-static int rows_blocks(struct kvl_tier *t, struct tier_rows *r, int32_t n)
+/* One more place, with its blocks. */
+static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
 {
-    int64_t slots = (int64_t)n * t->desc.unit_tok;
+    int64_t slots = ((int64_t)r->n + 1) * t->desc.unit_tok;
     if (slots > INT32_MAX / 4) return KVL_ENOMEM;
     int32_t need = kvl_blocks_for(&t->store->layout, (int32_t)slots);
-    void *block = r->block;
+    void *place = r->place, *block = r->block;
+    KVL_TRY(kvl_grow(&place, &r->cap, r->n, r->n + 1, sizeof *r->place, NULL));
+    r->place = place;
     KVL_TRY(kvl_grow(&block, &r->cap_blocks, r->n_blocks, need, sizeof *r->block, NULL));
     r->block = block;
     for (; r->n_blocks < need; r->n_blocks++) {
         r->block[r->n_blocks] = block_take(t);
         if (!r->block[r->n_blocks]) return KVL_ENOMEM;
     }
-    return KVL_OK;
-}
-
-static int rows_room(struct tier_rows *r)
-{
-    void *place = r->place;
-    KVL_TRY(kvl_grow(&place, &r->cap, r->n, r->n + 1, sizeof *r->place, NULL));
-    r->place = place;
-    return KVL_OK;
-}
-
-/* One more place, on a device with its blocks. */
-static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
-{
-    if (r->n == r->cap) KVL_TRY(rows_room(r));
-    if (t->store->device) KVL_TRY(rows_blocks(t, r, r->n + 1));
     *out = r->n++;
     t->n_places++;
     t->peak_places = KVL_MAX(t->peak_places, t->n_places);
@@ -263,6 +232,10 @@ static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, 
                     int32_t pos, int32_t n)
 {
     const struct kvl_layout *l = &t->store->layout;
+    if (!t->store->device) {
+        kvl_block_copy(l, dst, to, src, from, n);
+        return KVL_OK;
+    }
     for (int32_t i = 0; i < n; i++) kvl_block_pos(l, dst)[to + i] = pos + i;
     const struct kvl_kv_move move = { .to = kvl_block_head(dst)->data,
                                       .from = kvl_block_head(src)->data,
@@ -295,7 +268,7 @@ static int copy_slots(struct kvl_tier *t, uint8_t *const *dst, int32_t to, uint8
 }
 
 /* Live slots of a unit go to dst, from slot `to` on, each at its distance from the unit's first
- * position; without a device nothing moves.  *n_live: how many there are. */
+ * position.  *n_live: how many there are. */
 static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane, int32_t unit,
                      uint8_t *const *dst, int32_t to, int32_t *n_live)
 {
@@ -305,14 +278,13 @@ static int tier_copy(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane
     int32_t first = t->desc.origin + unit * u;
     if (table->sorted && table->max_pos == table->n_slots - 1) { /* slots are positions */
         *n_live = KVL_MIN(u, table->n_slots - first);
-        if (!t->store->device) return KVL_OK;
         return copy_slots(t, dst, to, table->blocks, first, first, *n_live);
     }
     for (int32_t at = 0; at < u; at += STEP) {
         int32_t n = KVL_MIN(STEP, u - at);
         for (int32_t i = 0; i < n; i++) pos[i] = first + at + i;
         total += kvl_seq_find(seq, lane / t->n_kv_heads, lane % t->n_kv_heads, pos, n, slot);
-        for (int32_t i = 0, m; t->store->device && i < n; i += m) {
+        for (int32_t i = 0, m; i < n; i += m) {
             for (m = 1; slot[i] >= 0 && i + m < n && slot[i + m] == slot[i] + m;) m++;
             if (slot[i] >= 0)
                 KVL_TRY(copy_slots(t, dst, to + at + i, table->blocks, slot[i], pos[i], m));

@@ -290,8 +290,6 @@ struct kvl_items;
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 /* The same, and what attention reads of them is brought to the device. */
 bool kvl_fetches(const struct kvl_session *s, int32_t layer);
-/* Attention reads what was fetched, in places of the cache. */
-bool kvl_copies(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);

@@ -14,7 +14,7 @@ trap 'rm -rf "$tmp"' EXIT
 cat "$root/README.md" "$root/core/README.md" "$root/methods/README.md" >"$tmp/text"
 
 measure() { # MODEL TOKENS
-    "$kvlab" bench methods --model "$1" --text "$tmp/text" --depths "$2" --budget 1024 --threads 1 --rounds 5 \
+    "$kvlab" bench methods --model "$1" --text "$tmp/text" --depths "$2" --budget 1024 --threads 1 --rounds 3 \
         --report="$tmp/$2.md"
 }
 
@@ -24,6 +24,7 @@ measure "$root/datasets/model/kvlab-small.gguf" 16384
 # The head once, then both tables.
 {
     cat "$tmp/8192.md"
+    echo
     sed '1,/^### /{/^### /!d}' "$tmp/16384.md"
 } >"$tmp/section"
 awk -v section="$tmp/section" '

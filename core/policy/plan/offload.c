@@ -2,9 +2,8 @@
  * guesses, and what is counted.  The mechanism, replacement and copies are core/kv/tier.c's.
  *
  * Every list of a kv head goes through the cache of its lane: named, dense or everything.  On a device that
- * attends_host nothing is fetched, and there is no cache: attend_host.c.  Without a device there is one memory: what would
- * cross is counted by the same cache, attention reads it where it is, and nothing is copied.  The masked oracle has no
- * tiers: answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys, kvl_attn_weights) are read
+ * attends_host nothing is fetched, and there is no cache: attend_host.c.  The masked oracle has no tiers:
+ * answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys, kvl_attn_weights) are read
  * where they are: it computes on the host.
  *
  * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
@@ -72,11 +71,6 @@ bool kvl_offloads(const struct kvl_session *s, int32_t layer)
 bool kvl_fetches(const struct kvl_session *s, int32_t layer)
 {
     return kvl_offloads(s, layer) && !s->engine->hosted;
-}
-
-bool kvl_copies(const struct kvl_session *s, int32_t layer)
-{
-    return kvl_fetches(s, layer) && s->engine->dev->discrete;
 }
 
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err)
@@ -200,7 +194,8 @@ static int want_list(const struct kvl_head *h, const struct kvl_items *it)
     const int32_t *pos;
     int32_t n;
     KVL_TRY(kvl_items_expand(h, it, &pos, &n));
-    return kvl_tier_want_each(t, h->layer, h->kv_head, pos, n);
+    for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_tier_want(t, h->layer, h->kv_head, pos[i], 1));
+    return KVL_OK;
 }
 
 /* Attention reads the blocks where they lie: the view says where, for the lists that are split. */
@@ -235,7 +230,7 @@ int kvl_offload_send(struct kvl_session *s)
 
 int kvl_offload_await(const struct kvl_head *h)
 {
-    if (!kvl_copies(h->s, h->layer)) return KVL_OK;
+    if (!kvl_fetches(h->s, h->layer)) return KVL_OK;
     int rc = kvl_tier_send(h->s->tier);
     if (rc == KVL_OK) rc = kvl_tier_await(h->s->tier);
     return kvl_engine_failed(h->e, "host tier", rc, h->r->sel->err);
@@ -341,7 +336,8 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
     int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
     if (rc == KVL_OK && !kvl_tier_guess(s->tier, layer, kv_head, ctx->host->n_visible - 1))
         return KVL_OK;
-    if (rc == KVL_OK) rc = kvl_tier_want_each(s->tier, layer, kv_head, pos, n);
+    for (int32_t i = 0; rc == KVL_OK && i < n; i++)
+        rc = kvl_tier_want(s->tier, layer, kv_head, pos[i], 1);
     if (rc == KVL_OK) rc = offload_fetch(s, layer, kv_head, t0);
     return rc == KVL_OK ? KVL_OK
                         : kvl_fail(ctx->err, rc, "out of memory to fetch %d tokens ahead", n);
