@@ -110,8 +110,10 @@ results_part() {
     printf '`%s`: %s answers or texts of the sweep.\n\n' "$log" "$status"
     "$kvlab" report --summary --format markdown "$log"
     printf '\n'
-    for figure in methods accuracy_budget; do
+    # A text has no answers, a question no KL: a figure without a point is none.
+    for figure in methods accuracy_budget kl_budget top1_budget; do
         "$kvlab" plot "$figure" "$log" --out "$made" >/dev/null 2>&1 || continue
+        grep -q '^[0-9]' "$made/$figure.dat" || continue
         cp "$made/$figure.png" "$out/$name-$figure.png"
         printf '![%s](%s)\n\n' "$figure" "real/$name-$figure.png"
     done
