@@ -67,12 +67,8 @@ scontrol update nodename="$node" state=down reason=test
 # 3 comes to its time limit, which is told ahead: between one and two minutes from now.  Slurm looks every half minute.
 minutes=$(squeue -h -j "${id}_3" -o %M | awk -F: '{ print (NF > 2 ? 60 * $1 : 0) + $(NF - 1) }')
 scontrol update jobid="${id}_3" timelimit=$((minutes + 2))
-# A controller that is busy says nothing of it.
 ended() {
-    local state
-    grep -qs 'stopped by signal 10' "slurm-${id}_3.out" && return 0
-    state=$(state_of 3)
-    [ -n "$state" ] && [ "$state" != RUNNING ]
+    grep -qs 'stopped by signal 10' "slurm-${id}_3.out" || [[ $(state_of 3) =~ COMPLETED|FAILED|TIMEOUT|CANCELLED ]]
 }
 eventually ended && grep -q 'stopped by signal 10' "slurm-${id}_3.out" || fail "the time limit sends no signal, it is $(state_of 3): $(cat slurm-"${id}_3".out)"
 grep -q 'stopped by signal 15' "slurm-${id}_1.out" || fail "a requeue sends no signal: $(cat slurm-"${id}_1".out)"
