@@ -95,7 +95,7 @@ cc -O2 -shared -fPIC -o clock.so clock.c
 LD_PRELOAD=$work/clock.so run_sweep small.yaml --log jumps.zst 2>err || fail "a clock that jumps"
 results_of a.zst | cmp -s - <(results_of jumps.zst) || fail "a clock that jumps changes results"
 lines_of jumps.zst | grep -oE '"[a-z_]*(_ns|_s)":-' >negative && fail "times below zero: $(sort -u negative)"
-for i in 0 1 2; do LD_PRELOAD=$work/clock.so run_sweep small.yaml --set log=out/j.jsonl.zst --shard $i/3 2>err || fail "a shard with a clock that jumps"; done
-"$program" status out/*.zst >status 2>err || fail "shards with clocks that jump: $(cat status)"
-"$program" log merge -o merged.zst out/*.zst >out/said 2>err || fail "merge"
+for i in 0 1 2; do LD_PRELOAD=$work/clock.so run_sweep small.yaml --set log=shards/j.jsonl.zst --shard $i/3 2>err || fail "a shard with a clock that jumps"; done
+"$program" status shards/*.zst >status 2>err || fail "shards with clocks that jump: $(cat status)"
+"$program" log merge -o merged.zst shards/*.zst >said 2>err || fail "merge"
 results_of a.zst | cmp -s - <(results_of merged.zst) || fail "clocks that jump change what is merged"
