@@ -5,19 +5,19 @@
 #   $1 the sources
 set -euo pipefail
 cd "$1"
-folders='base core/base
-opt core/base
-rng core/base
-utf8 core/base
-gguf core/format
-tokenizer core/tokenizer
-chat core/model
-tables core/model
-policy core/policy/hooks
-plan core/policy/plan
-table core/policy/table
-select core/policy/select
-observe core/policy/observe'
+folders='core/base base
+core/base opt
+core/base rng
+core/base utf8
+core/format gguf
+core/tokenizer tokenizer
+core/model chat
+core/model tables
+core/policy/hooks policy
+core/policy/plan plan
+core/policy/table table
+core/policy/select select
+core/policy/observe observe'
 # header folder: why the header declares what another folder defines
 others='core/ops/lane.h core/kv: operators see the lanes of the store
 core/ops/cpu/kern/cpu.h core/ops/cpu: what kernels of all instruction sets take'
@@ -38,7 +38,7 @@ find core harness methods datasets \( -name '*.c' -o -name '*.cu' \) ! -path 'co
       if (!index(" " home[text] " ", " " path " ")) home[text] = home[text] (home[text] ? " " : "") path }
     END {
         n = split(folders, line, "\n")
-        for (i = 1; i <= n; i++) { split(line[i], word, " "); of["core/include/kvl/" word[1] ".h"] = word[2] }
+        for (i = 1; i <= n; i++) { split(line[i], word, " "); of["core/include/kvl/" word[2] ".h"] = word[1] }
         n = split(others, line, "\n")
         for (i = 1; i <= n; i++) { sub(/:.*/, "", line[i]); split(line[i], word, " "); more[word[1]] = word[2] }
         while ((getline row < declared) > 0) {
