@@ -96,7 +96,7 @@ gate 6 '' lost.zst
 { cat whole.zst; echo damage; cat whole.zst; } >hurt.zst
 gate 5 '' hurt.zst
 run_sweep small.yaml --set name=other --set log=of3/other.jsonl.zst --set contexts=1 --shard 0/3 2>err || fail "another sweep"
-refused 2 'left: sweeps in other numbers of shards' status --left out of3
+refused 2 'left: sweeps in other numbers of shards' status --left out/small.shard-[02]* of3
 
 # ---- one log of them ---------------------------------------------------------------------------------
 
