@@ -114,7 +114,7 @@ struct want {
 
 static inline int generate(const struct want *w, struct kvl_sample *out, struct kvl_err *err)
 {
-    double opts[64] = { 0 };
+    double opts[1024] = { 0 };
     struct kvl_err wrong = { 0 };
     if (kvl_opt_defaults(w->task->opts, opts, &wrong) != KVL_OK ||
         kvl_opt_parse(w->task->opts, opts, w->options ? w->options : "", &wrong) != KVL_OK)

@@ -316,7 +316,7 @@ static void check_own_prefill(void **state)
         struct rig_session a, c;
         struct tape real = { .recompute = !(f.run.policy->caps & KVL_CAP_REPOSITIONS) };
         float *want = own_run(&f, KVL_EXEC_REAL, &real, &a);
-        if (!in_q8(&f)) expect_same_choices(&f, want, &real);
+        if (!quantised(&f)) expect_same_choices(&f, want, &real);
         desc.chunk_tok = 7;
         open_desc(&cut, state, &desc);
         float *in_cuts = own_run(&cut, KVL_EXEC_REAL, NULL, &c);

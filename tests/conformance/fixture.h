@@ -194,16 +194,24 @@ static void close_model(struct fixture *f)
     rig_close(&f->r);
 }
 
-static bool in_q8(const struct fixture *f)
+static enum kvl_kv_type kv_type(const struct fixture *f)
 {
-    return kvl_store_desc(kvl_engine_store(f->r.engine))->type == KVL_KV_Q8_0;
+    return kvl_store_desc(kvl_engine_store(f->r.engine))->type;
+}
+
+static bool quantised(const struct fixture *f)
+{
+    enum kvl_kv_type type = kv_type(f);
+    return type != KVL_KV_F32 && type != KVL_KV_F16 && type != KVL_KV_BF16;
 }
 
 /* How far logits of two ways may be apart that add in another order: a number on the edge between two moves by
- * 1/127 of the largest of its block in q8_0, by at most 1/1024 of itself in f16. */
+ * 1/127 of the largest of its block in q8_0, by up to 1/7 where it has four bits or three, by at most 1/1024 of itself
+ * in f16. */
 static double logits_apart(const struct fixture *f, double most, double most_q8)
 {
-    return in_q8(f) ? most_q8 : most;
+    if (!quantised(f)) return most;
+    return kv_type(f) == KVL_KV_Q8_0 ? most_q8 : most_q8 * 127 / 7;
 }
 
 static bool needs_raw_keys(struct fixture *f)
@@ -231,6 +239,21 @@ static void expect_same_run(struct fixture *f, const float *want, const struct r
     kvl_free(got);
 }
 
+/* A key or a value of a lane. */
+static int64_t part_bytes(enum kvl_kv_type type, int32_t head_dim)
+{
+    switch (type) {
+    case KVL_KV_F32: return 4 * head_dim;
+    case KVL_KV_F16: return 2 * head_dim;
+    case KVL_KV_Q8_0: return head_dim / 32 * 34;
+    case KVL_KV_Q4_0:
+    case KVL_KV_Q4_0_TURNED: return head_dim / 32 * 18;
+    case KVL_KV_FP8_E4M3: return head_dim + 2;
+    case KVL_KV_TURBOQUANT4: return head_dim / 2 + 2;
+    default: fail_msg("type %d: no bytes", (int)type); return 0;
+    }
+}
+
 /* What the probe saw is what the counters say, and the bytes are those of the tokens read.  Lists
  * per query head may read a key once per head of the group. */
 static void expect_counters(struct fixture *f, const struct rig_session *rs, int32_t n_tok)
@@ -254,11 +277,10 @@ static void expect_counters(struct fixture *f, const struct rig_session *rs, int
     n_dense += n_local;
     assert_int_equal(c->attended_lanes + c->dense_lanes + c->window_lanes,
                      sh->n_layers * sh->n_kv_heads);
-    enum kvl_kv_type type = kvl_store_desc(kvl_engine_store(f->r.engine))->type;
-    int64_t part = sh->head_dim * (type == KVL_KV_F16 ? 2 : 4);
-    if (type == KVL_KV_Q8_0) part = sh->head_dim / 32 * 34;
-    int64_t bytes = (n_read + n_dense) * 2 * part;
-    assert_true(c->kv_read_bytes >= bytes - c->given_keys * part);
+    int64_t key = part_bytes(kvl_kv_keys(kv_type(f)), sh->head_dim);
+    int64_t value = part_bytes(kvl_kv_values(kv_type(f)), sh->head_dim);
+    int64_t bytes = (n_read + n_dense) * (key + value);
+    assert_true(c->kv_read_bytes >= bytes - c->given_keys * key);
     assert_true(c->kv_read_bytes <= bytes * (sh->n_heads / sh->n_kv_heads));
 }
 

@@ -901,6 +901,7 @@ static void test_wrong_objects(void **state)
     expect_bad_object(&p, "evict");
     p = hostile;
     p.caps = KVL_CAP_EVICTS;
+    p.evict = NULL;
     expect_bad_object(&p, "select");
     p = hostile;
     p.prefill = KVL_PREFILL_OWN + 1;

@@ -235,14 +235,14 @@ static double chance_two(const void *opts)
 
 /* ---- options ------------------------------------------------------------------------------------ */
 
-enum { N_ROWS = 4 };
+enum { N_ROWS = 5 };
 static struct kvl_opt rows_bad_default[N_ROWS], rows_no_help[N_ROWS], rows_too_many[N_ROWS],
     rows_no_range[N_ROWS];
 
 static void copy_rows(struct kvl_opt *to)
 {
     memcpy(to, base->opts, N_ROWS * sizeof *to);
-    assert_null(base->opts[N_ROWS - 1].name); /* passkey has three */
+    assert_null(base->opts[N_ROWS - 1].name); /* passkey has four */
     assert_string_equal(base->opts[0].name, "keys");
 }
 

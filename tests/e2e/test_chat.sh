@@ -100,8 +100,8 @@ ids() { # TEXT: of a text that goes on
     printf '%b' "$1" | "$program" tokenize -m "$tiny" --continue --ids - | tr ' ' ,
 }
 one=1,$(ids "$system USER:"),$(ids " $keys"),$(ids "Bob?"),$(ids " ASSISTANT:"),$(ids " His key is")
-two=$one,$(ids " 99312"),2,$(ids "USER:"),$(ids " Anna?"),$(ids " ASSISTANT:")
-three=$two,$(ids " 16728"),2,$(ids "USER:"),$(ids " Clara?"),$(ids " ASSISTANT:"),$(ids " Her key is")
+two=$one,$(ids " 99312"),2,$(ids "USER:"),$(ids " \nAnna?"),$(ids " ASSISTANT:")
+three=$two,$(ids " 16728"),2,$(ids "USER:"),$(ids " \nClara?"),$(ids " ASSISTANT:"),$(ids " Her key is")
 for prompt in "$one" "$two" "$three"; do
     "$program" generate --model "$tiny" --ids "$prompt" -n 8 --show-ids
 done >"$work/want"

@@ -45,7 +45,7 @@ has "inspect --all" '^blk\.0\.attn_q\.weight '
 
 run list
 for policy in full random oracle streaming_llm snapkv quest; do has list "^  $policy +[a-z]"; done
-equal "bounds stand first" "brute_offload full oracle random" "$(awk '/^ bounds/ { on = 1; next } /^ [a-z]/ { on = 0 } on { print $1 }' out.txt | xargs)"
+equal "bounds stand first" "brute_offload full oracle random random_decode" "$(awk '/^ bounds/ { on = 1; next } /^ [a-z]/ { on = 0 } on { print $1 }' out.txt | xargs)"
 for task in passkey kv_retrieval needle number_string two_stage_retr; do has list "^  $task  "; done
 run list tasks
 ! grep -q '^  quest ' out.txt || fail "list tasks lists policies"

@@ -79,7 +79,7 @@ changes "a part of one method" "method magicpig"
 edit methods/parts/lsh.h
 changes "its header" "method magicpig"
 edit methods/parts/head_file.c
-changes "a part of two methods" "method duo_attention method minference"
+changes "a part of two methods" "method duo_attention method minference method qfilters method triattention"
 edit methods/parts/filter_roles.c
 changes "a part of a method and of another part" "method omnikv method omnikv_prefill"
 edit datasets/passkey.c

@@ -262,7 +262,7 @@ static void test_refused(void **state)
         { CONFIG_HEAD "lengths: 64\nkv_type: {k: f16, v: q4}\n",
           ":5: kv_type.v: \"q4\" is no element type, want one of " KV_TYPES },
         { CONFIG_HEAD "lengths: 64\nkv_type: {k: f16, w: q4_0}\n",
-          ":5: no key \"kv_type.w\", want one of k, v" },
+          ":5: no key \"kv_type.w\", did you mean \"kv_type.k\"?" },
         { CONFIG_HEAD "lengths: 64\nprefill_type: f16\n",
           ":5: prefill_type: \"f16\" is no arithmetic of prefill, want f32, bf16 or blas" },
         { CONFIG_HEAD "lengths: 64\ndevice: gpu\n",

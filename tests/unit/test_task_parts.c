@@ -76,7 +76,7 @@ static void test_scores(void **state)
 
 static double chance(const struct kvl_task *task, const char *options)
 {
-    double opts[64] = { 0 };
+    double opts[1024] = { 0 };
     struct kvl_err err = { 0 };
     assert_int_equal(kvl_opt_defaults(task->opts, opts, &err), KVL_OK);
     assert_int_equal(kvl_opt_parse(task->opts, opts, options, &err), KVL_OK);

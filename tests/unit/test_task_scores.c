@@ -202,7 +202,7 @@ static void test_two_stage_retr(void **state)
 /* The chance of the task with options from text. */
 static double chance(const struct kvl_task *task, const char *options)
 {
-    double opts[64] = { 0 };
+    double opts[1024] = { 0 };
     struct kvl_err err = { 0 };
     assert_true(task->opts_size <= sizeof opts);
     assert_int_equal(kvl_opt_defaults(task->opts, opts, &err), KVL_OK);
