@@ -42,7 +42,13 @@ kvl_known = "full #000000 13   random #9a9a9a 2   oracle #5a5a5a 12 \
     brute_offload #737373 6   arkvale #3690c0 5   infinigen #66a61e 6   shadowkv #1b7837 4 \
     pqcache #00876c 12   retroinfer #7570b3 9 \
     minference #5ab4ac 11   omnikv_prefill #7b3294 14   duo_attention #d94801 14 \
-    self_extend #c994c7 8   context_shift #dd1c77 4"
+    self_extend #c994c7 8   context_shift #dd1c77 4 \
+    random_decode #8fb339 4   criticalkv #b07aa1 9   criticalada #2f4b7c 14   defensivekv #a05195 7 \
+    defensivekv_layer #d45087 12   compactor #f95d6a 5   leverage #ff7c43 10   noncausal #665191 15 \
+    curdkv #003f5c 8   capkv #7a9e9f 13   qfilters #bc5090 6   finch #8fb339 14 \
+    simlayerkv #b07aa1 7   entropychunkkv #2f4b7c 12   dms #a05195 5   block #d45087 10 \
+    chunk #f95d6a 15   per_layer #ff7c43 8   key_rerotation #665191 13   decode #003f5c 6 \
+    rkv #7a9e9f 11   triattention #bc5090 4"
 kvl_n_known = words(kvl_known) / 3
 
 # For policies that are not listed: any of these colours with any of these markers.

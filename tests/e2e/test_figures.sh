@@ -214,6 +214,7 @@ small accuracy_budget recall_budget -- "${few[@]}" --set questions=1 --set 'budg
 small needle_heatmap -- "${few[@]}" --set 'depths=[0.5]'
 small passkey_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
 small perplexity_length -- "${few[@]}" --set 'budgets=[64]' --set 'policies=[full, quest]'
+small kl_budget top1_budget -- "${few[@]}" --set 'budgets=[64]' --set 'policies=[full, quest]'
 small preselect_effect -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
 small top10_budget -- "${few[@]}" --set questions=1 --set quality.questions=1 --set quality.steps=2 --set 'budgets=[64]'
 small methods -- "${few[@]}" --set questions=1 --set 'budgets=[64]' --set 'tasks=[needle]' --set protocols=question_in_prefill
