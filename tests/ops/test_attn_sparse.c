@@ -68,7 +68,8 @@ static void draw_ranges(struct kvl_rng *r, struct sparse_case *t, int32_t h)
         l->off[b] = n;
         for (int32_t first = ut_between(r, 0, 70); first < end;
              first = last + ut_between(r, 1, 90)) {
-            last = KVL_MIN(end, first + ut_between(r, 1, 90));
+            int32_t n_more = ut_between(r, 1, 90); /* KVL_MIN takes its arguments twice */
+            last = KVL_MIN(end, first + n_more);
             l->block[2 * n] = first;
             l->block[2 * n++ + 1] = last;
             for (int32_t i = b * tok; i < KVL_MIN(t->args.n, (b + 1) * tok); i++)
