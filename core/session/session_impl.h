@@ -295,6 +295,10 @@ static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;
 }
+static inline bool kvl_decodes_q8(const struct kvl_engine *e)
+{
+    return e->desc.decode_act == KVL_DECODE_Q8;
+}
 /* How the heads of a layer turn in this engine's sessions. */
 static inline const struct kvl_rope *kvl_layer_rope(const struct kvl_engine *e, int32_t layer)
 {

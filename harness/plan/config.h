@@ -141,6 +141,7 @@ struct kvl_sweep {
     uint64_t seed;
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     bool prefill_kv_host;
     bool windows_off;
     const char *device; /* as --device, without numbers */

@@ -74,6 +74,15 @@ holds "a cell of each type" types 'map(select(.kind == "cell")) | length == 2 an
 "$program" report types.zst >said || fail "report of types"
 grep -q "kvlab-tiny, prefill blas" said || fail "the table does not say prefill blas: $(cat said)"
 
+# Activations of decoding in 8 bits: likewise.
+for act in q16 q8 q16; do
+    run_sweep some.yaml --set policies=[full] --set budgets=[96] --decode-act $act --log acts.zst 2>err || fail "sweep of $act"
+done
+holds "activations are named" acts 'map(select(.kind == "run") | .store.decode_act) == ["q16", "q8"]'
+holds "a cell of each kind of activations" acts 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
+"$program" report acts.zst >said || fail "report of acts"
+grep -q "kvlab-tiny, decode q8" said || fail "the table does not say decode q8: $(cat said)"
+
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"
 "$program" generate --model "$model" --policy minference:budget=96 --prompt "$(seq 100)" -n 4 >/dev/null 2>err || fail "generate"

@@ -134,6 +134,12 @@ enum kvl_prefill_type {
     KVL_PREFILL_BLAS = 2,
 };
 
+/* What projections of decoded tokens multiply weights in blocks with (int16 and k16 in wtypes.def): see kvl_gemv_args. */
+enum kvl_decode_act {
+    KVL_DECODE_Q16 = 0, /* activations as integers of 16 bits on the CPU, floats on a GPU */
+    KVL_DECODE_Q8 = 1,  /* of 8 bits, as llama.cpp does; on the CPU alone */
+};
+
 struct kvl_engine_desc {
     const struct kvl_model *model;
     const struct kvl_device *device; /* NULL = cpu */
@@ -145,6 +151,7 @@ struct kvl_engine_desc {
     int32_t block_tok;                 /* 0 = 16 */
     size_t kv_limit_bytes;             /* 0 = none */
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     /* Contexts go through the model layer by layer instead of chunk by chunk, and keys and values of a layer
      * that is done move to host memory: the device holds those of one layer at a time.  The hidden states
      * of all tokens wait in host memory (n_embd floats each).  The same results, bit for bit; on a CPU
