@@ -4,8 +4,8 @@
 #include "cmds.h"
 #include "registry.h"
 #include "report.h"
+#include "run_and_sweep.h"
 #include "stop.h"
-#include "sweep_cmd.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The flags of a sweep. */
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include "jobs.h"
 #include "policy_spec.h"

@@ -1,5 +1,5 @@
 /* From a configuration to a table. */
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include "calibrate.h"
 #include "folders.h"
