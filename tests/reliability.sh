@@ -5,7 +5,8 @@
 #                                               clocks harm slurm schedulers
 #
 # --write puts them into the table, with date and version, in the place of the rows of that name.  Processor time, not
-# machines: an hour for all.  KVL_KILLS, KVL_CRASH_STATES and KVL_ALLOCATIONS ask for more or less.
+# machines: an hour for all.  KVL_KILLS, KVL_CRASH_STATES and KVL_ALLOCATIONS ask for more or less.  With
+# KVL_KILLS_FOLDER=DIR kills that were interrupted go on there.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../harness/setup.sh"
 build=${KVL_BUILD:-$kvl_root/build-test}
