@@ -194,6 +194,23 @@ struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s)
                                      .kv_limit_bytes = (size_t)s->kv_limit_mib << 20 };
 }
 
+static bool config_whole(enum kvl_kv_type type)
+{
+    return type == KVL_KV_F32 || type == KVL_KV_F16 || type == KVL_KV_BF16;
+}
+
+enum kvl_kv_type kvl_kv_reference(enum kvl_kv_type type)
+{
+    return config_whole(kvl_kv_keys(type)) && config_whole(kvl_kv_values(type)) ? type : KVL_KV_F16;
+}
+
+bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type)
+{
+    for (int32_t i = 0; i < types->n; i++)
+        if (types->v[i] == type) return true;
+    return false;
+}
+
 void kvl_sweep_free(struct kvl_sweep *s)
 {
     for (size_t i = 0; i < s->n_exclude; i++) {
