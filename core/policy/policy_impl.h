@@ -89,7 +89,7 @@ struct kvl_repeated {
     struct kvl_repeated *next;
     enum kvl_observer what;
     int32_t param, n_tok;
-    float *score; /* [n_layers][n_kv_heads][n_tok] */
+    float *score; /* [n_layers][n_kv_heads][n_tok]; of KVL_OBS_REREAD [n_layers][n_heads][n_tok] */
     uint64_t ns;
 };
 
@@ -110,6 +110,18 @@ struct kvl_observers {
 static inline bool kvl_observes_columns(enum kvl_observer what)
 {
     return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS || what == KVL_OBS_BLOCKS;
+}
+
+/* Made of a second pass over the context. */
+static inline bool kvl_observes_replay(enum kvl_observer what)
+{
+    return what == KVL_OBS_REPLAY || what == KVL_OBS_REPLAY_PLUS || what == KVL_OBS_REREAD;
+}
+
+/* Rows of a layer of such scores. */
+static inline int32_t kvl_replay_rows(const struct kvl_shape *shape, enum kvl_observer what)
+{
+    return what == KVL_OBS_REREAD ? shape->n_heads : shape->n_kv_heads;
 }
 
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
