@@ -78,7 +78,8 @@ static struct policy_cost evict_cost(void)
 
 static double token_s(const struct kvl_profile *c, double attention_of_layer)
 {
-    return LAYERS * (kvl_gpu_weights(c, layer_weights) + KVL_GPU_SMALL_KERNELS * KVL_GPU_KERNEL + attention_of_layer);
+    return LAYERS * (kvl_gpu_weights(c, layer_weights) + KVL_GPU_SMALL_KERNELS * KVL_GPU_KERNEL +
+                     attention_of_layer);
 }
 
 static double full_share(const struct kvl_profile *c)
@@ -111,7 +112,8 @@ static double quest_token(const struct kvl_profile *c)
 static double omnikv_token(const struct kvl_profile *c)
 {
     double dense = 9, filters = 3, full = attention_s(c, 131072);
-    double all = dense * full + filters * 2 * KVL_GPU_WAIT + (LAYERS - dense) * attention_s(c, BUDGET);
+    double all =
+        dense * full + filters * 2 * KVL_GPU_WAIT + (LAYERS - dense) * attention_s(c, BUDGET);
     return token_s(c, full) / token_s(c, all / LAYERS);
 }
 
