@@ -50,7 +50,7 @@ near "the sum" "$(awk -v w=$weights 'BEGIN { print (w + 1048576 * 1024) / 1000 }
 # Memory: weights, embedding too, and the store; what lies on the host is no memory of the device.
 near "memory" $((weights + 2 * 512 * 256 + 1048576 * 1024)) "$(value full memory_bytes)" 3
 [ "$(value arkvale host_bytes | cut -d . -f 1)" -gt $((1048576 * 1000)) ] || fail "arkvale keeps nothing on the host"
-[ "$(value arkvale h2d_bytes | cut -d . -f 1)" -gt 0 ] || fail "arkvale fetches nothing"
+[ "$(value arkvale bus_bytes | cut -d . -f 1)" -gt 0 ] || fail "arkvale fetches nothing"
 grep -qE '^full .* 10\.0 GiB \(no\)' out || fail "10M tokens in a device of 1 GiB: $(grep '^full' out)"
 
 # ---- several devices: heads, layers, tokens of the layers that are left dense
@@ -135,7 +135,7 @@ refused 2 'bad.yaml:2: kind: "tpu", want gpu or cpu' --shape tiny --profiles ./b
 profile 's/kind: cpu/kind: gpu/'
 refused 2 'bad.yaml: no bus_gbs, want it of a gpu' --shape tiny --profiles ./bad.yaml
 profile 's/memory_gbs/memory_gb/'
-refused 2 'bad.yaml:4: memory_gb: .*memory_gbs' --shape tiny --profiles ./bad.yaml
+refused 2 'bad.yaml:4: no key "memory_gb", did you mean' --shape tiny --profiles ./bad.yaml
 profile '/link/d'
 refused 2 'slow: no link_gbs and link_us, want them of several devices' --shape tiny --profiles ./bad.yaml --tensor 2
 refused 2 'here: no link_gbs' --shape tiny --profiles here --pipeline 2

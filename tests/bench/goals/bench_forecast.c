@@ -219,7 +219,8 @@ double bench_forecast(const char *key, const char *device)
     size_t at = 0; /* the first, where it is none of them */
     for (size_t i = 0; i < CARD_NAMES; i++)
         if (strstr(device, cards[i].match)) at = i;
-    return kvl_profile_read(cards[at].profile, &p, NULL) == KVL_OK ? forecast_of(key, &p) : NAN;
+    return kvl_profile_read(cards[at].profile, &p, NULL) == KVL_OK ? forecast_of(key, &p)
+                                                                   : (double)NAN;
 }
 
 void bench_forecast_table(FILE *out)
