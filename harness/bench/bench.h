@@ -46,7 +46,8 @@ struct bench_list {
 struct bench_config {
     uint32_t parts;
     const char *shape_name, *weight_type;
-    const struct bench_shape *shape; /* by its name, or another one; NULL: `model` is a file of the user */
+    const struct bench_shape
+        *shape; /* by its name, or another one; NULL: `model` is a file of the user */
     enum kvl_wtype weights;
     const char *model;
     struct bench_list threads, depths;
@@ -179,8 +180,9 @@ struct bench_method_cost {
     double dense_tok;        /* of attended_tok: in layers that the method leaves dense */
     double selects, fetches; /* calls: of `select`, from the host */
     double attach_ms, table_bytes, device_bytes, host_bytes;
-    double full_bytes;  /* that full attention reads at this depth */
-    double bytes_speed; /* what speed would be if a token took as long as its bytes and the weights' */
+    double full_bytes; /* that full attention reads at this depth */
+    double
+        bytes_speed; /* what speed would be if a token took as long as its bytes and the weights' */
 };
 struct bench_method_at {
     const char *word, *name; /* with its options; of the policy */

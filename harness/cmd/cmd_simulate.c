@@ -73,13 +73,20 @@ static int sim_parts(struct kvl_simulate *a, const char *flag, const char *text,
 
 static int sim_set(struct kvl_simulate *a, const char *name, const char *arg)
 {
-    if (strcmp(name, "shape") == 0) a->shape_name = arg;
-    else if (strcmp(name, "profiles") == 0) a->profiles = arg;
-    else if (strcmp(name, "lengths") == 0) return sim_lengths(a, arg);
-    else if (strcmp(name, "tensor") == 0) return sim_parts(a, name, arg, &a->split.tensor);
-    else if (strcmp(name, "pipeline") == 0) return sim_parts(a, name, arg, &a->split.pipeline);
-    else if (strcmp(name, "context") == 0) return sim_parts(a, name, arg, &a->split.context);
-    else return bench_set(&a->bench, name, arg);
+    if (strcmp(name, "shape") == 0)
+        a->shape_name = arg;
+    else if (strcmp(name, "profiles") == 0)
+        a->profiles = arg;
+    else if (strcmp(name, "lengths") == 0)
+        return sim_lengths(a, arg);
+    else if (strcmp(name, "tensor") == 0)
+        return sim_parts(a, name, arg, &a->split.tensor);
+    else if (strcmp(name, "pipeline") == 0)
+        return sim_parts(a, name, arg, &a->split.pipeline);
+    else if (strcmp(name, "context") == 0)
+        return sim_parts(a, name, arg, &a->split.context);
+    else
+        return bench_set(&a->bench, name, arg);
     return KVL_OK;
 }
 
@@ -146,11 +153,20 @@ static int sim_here(struct kvl_simulate *a)
 
 /* ---- the model ------------------------------------------------------------------------------------ */
 
+/* Of all profiles; this machine has no link to another. */
+static int sim_check(struct kvl_simulate *a)
+{
+    for (size_t i = 0; i < a->n_profiles; i++)
+        KVL_TRY(kvl_split_check(&a->split, &a->sim.shape, &a->profile[i], a->base.err));
+    return KVL_OK;
+}
+
 static int sim_open(struct kvl_simulate *a)
 {
     struct bench_config *c = &a->bench.config;
     if (a->shape_name && c->model)
-        return kvl_fail(a->base.err, KVL_EINVAL, "--shape and --model exclude each other, want one");
+        return kvl_fail(a->base.err, KVL_EINVAL,
+                        "--shape and --model exclude each other, want one");
     if (a->shape_name) {
         enum kvl_wtype type;
         KVL_TRY(bench_weights_parse(c->weight_type, &type, a->base.err));
@@ -158,6 +174,7 @@ static int sim_open(struct kvl_simulate *a)
         c->shape = &a->small;
         c->shape_name = a->small.name;
         c->own_tok = SIM_OWN_TOK;
+        KVL_TRY(sim_check(a));
     } else if (c->weight_type) {
         return kvl_fail(a->base.err, KVL_EINVAL, "--weights: of a shape alone, want --shape");
     }
@@ -169,7 +186,8 @@ static int sim_open(struct kvl_simulate *a)
     if (c->budget_tok == 0) c->budget_tok = SIM_BUDGET;
     KVL_TRY(bench_open(&a->bench));
     a->sim.model = !a->shape_name;
-    return kvl_sim_shape_model(&a->bench, &a->sim.shape, a->base.err);
+    KVL_TRY(kvl_sim_shape_model(&a->bench, &a->sim.shape, a->base.err));
+    return sim_check(a);
 }
 
 /* ---- methods -------------------------------------------------------------------------------------- */
@@ -191,9 +209,6 @@ static int sim_methods(struct kvl_simulate *a)
     bool given = c->depths.n > 0;
     KVL_TRY(sim_open(a));
     if (!given) c->depths = kvl_simulate_depths(c->budget_tok, least, most);
-    for (size_t i = 0; i < a->n_profiles; i++)
-        if (strcmp(a->profile[i].name, "here") != 0)
-            KVL_TRY(kvl_split_check(&a->split, &a->sim.shape, &a->profile[i], a->base.err));
     KVL_TRY(kvl_costs_measure(&a->bench, &a->costs));
     KVL_TRY(sim_here(a));
     return kvl_simulate_methods(a);
@@ -210,7 +225,8 @@ int cmd_simulate(int argc, char **argv, struct kvl_err *err)
     int rc = kvl_registry_create(&a->bench.registry, err);
     if (rc == KVL_OK) rc = kvl_args_parse(&sim_argp, argc, argv, a, &done, err);
     if (rc == KVL_OK && !done) rc = sim_profiles(a);
-    if (rc == KVL_OK && !done) rc = a->sweep ? kvl_simulate_sweep(a, sim_open, sim_here) : sim_methods(a);
+    if (rc == KVL_OK && !done)
+        rc = a->sweep ? kvl_simulate_sweep(a, sim_open, sim_here) : sim_methods(a);
     kvl_costs_free(&a->costs);
     bench_close(&a->bench);
     kvl_free(a);

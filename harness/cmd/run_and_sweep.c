@@ -319,7 +319,7 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
                                 .free_bytes = kvl_memory_free_bytes(),
                                 .n_gpus = w->has_gpu ? w->s.gpus.n : 0,
                                 .plugin = sweep_has_plugin(w->work),
-                                .limit = w->a->cell_limit };
+                                .limit = w->a->cell_limit || w->a->cell_memory_bytes };
     if (w->has_gpu) { /* each has the weights, too */
         ask.kv_bytes += (int64_t)kvl_model_bytes(w->model);
         ask.free_bytes = (int64_t)w->gpu.memory.free_bytes;
@@ -537,6 +537,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
     KVL_TRY(
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     w->s.cell_limit_s = a->cell_limit ? a->cell_limit_s : KVL_CELL_LIMIT_S;
+    w->s.cell_memory_bytes = a->cell_memory_bytes;
     if (kvl_sweep_n_parts(&w->s) > 1) return sweep_models(w);
     w->done = &done;
     KVL_TRY(sweep_model(w));

@@ -14,6 +14,7 @@ struct kvl_sweep_args {
     int32_t jobs;            /* 0 = auto */
     bool cell_limit;         /* asked for: */
     double cell_limit_s;
+    int64_t cell_memory_bytes; /* 0: not asked for */
     enum kvl_only only;
     bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];

@@ -11,7 +11,7 @@ enum {
     SIM_PROFILES = 16,
     SIM_ROUNDS = 3,
     SIM_BUDGET = 2048,
-    SIM_DEPTH = 8192, /* the deepest that is measured, or four budgets */
+    SIM_DEPTH = 8192,  /* the deepest that is measured, or four budgets */
     SIM_OWN_TOK = 2048 /* of a shape, contexts that a method reads itself: its layers may be many */
 };
 

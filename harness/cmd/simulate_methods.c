@@ -52,6 +52,7 @@ int kvl_here_measure(struct bench *b, struct kvl_sim *sim)
     }
     sim->prefill_share = 0.8; /* what results/cpu.md has of prefills, about */
     sim->here = (struct kvl_profile){
+        .here = true,
         .memory_gib = (double)b->origin.machine.ram_bytes / 0x1p30,
         .memory_gbs = bench_spread(stream, b->config.rounds).hi,
         .tflops = bench_spread(fma, b->config.rounds).hi,
@@ -64,10 +65,10 @@ int kvl_here_measure(struct bench *b, struct kvl_sim *sim)
 /* ---- the table ---------------------------------------------------------------------------------------- */
 
 static const struct kvl_column columns[] = {
-    { "method", true },   { "ms", false },     { "x full", false },   { "weights", false },
-    { "attend", false },  { "method", false }, { "fetch", false },    { "links", false },
+    { "method", true },        { "ms", false },     { "x full", false },   { "weights", false },
+    { "attend", false },       { "method", false }, { "fetch", false },    { "links", false },
     { "keys, values", false }, { "index", false },  { "over bus", false }, { "a device", false },
-    { "host", false },    { "bend", false },
+    { "host", false },         { "bend", false },
 };
 
 static void sim_number(struct kvl_table *t, double ms)
@@ -110,7 +111,8 @@ static int sim_json(struct kvl_simulate *a, const struct kvl_profile *p, int32_t
 {
     if (!a->bench.json) return KVL_OK;
     json_t *o = json_pack(
-        "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, "
+        "s:f, "
         "s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
         "kind", "simulated", "profile", p->name, "model", a->sim.shape.name, "policy", m->word,
         "budget_tok", m->budget_tok, "length_tok", length, "tensor", a->split.tensor, "pipeline",
@@ -118,7 +120,7 @@ static int sim_json(struct kvl_simulate *a, const struct kvl_profile *p, int32_t
         full_s / k->total_s, "weights_ms", 1e3 * k->weights_s, "attend_ms", 1e3 * k->attend_s,
         "method_ms", 1e3 * k->method_s, "fetch_ms", 1e3 * k->fetch_s, "links_ms", 1e3 * k->links_s,
         "weight_bytes", k->weight_bytes, "kv_read_bytes", k->kv_bytes, "index_read_bytes",
-        k->index_bytes, "h2d_bytes", k->fetch_bytes, "memory_bytes", k->memory_bytes, "host_bytes",
+        k->index_bytes, "bus_bytes", k->fetch_bytes, "memory_bytes", k->memory_bytes, "host_bytes",
         k->host_bytes, "prefill_memory_bytes", k->prefill_bytes, "prefill_s",
         kvl_sim_prefill(&a->sim, p, a->split, length), "bend", kvl_costs_bend(m));
     if (!o) return kvl_fail(a->base.err, KVL_ENOMEM, "out of memory");
@@ -137,12 +139,12 @@ static void sim_head(const struct kvl_simulate *a, const struct kvl_profile *p, 
     if (a->split.tensor > 1) printf(", %d x tensor", a->split.tensor);
     if (a->split.pipeline > 1) printf(", %d x pipeline", a->split.pipeline);
     if (a->split.context > 1) printf(", %d x context", a->split.context);
-    printf(": %s", p == &a->profile[0] && p->cores && length <= d->v[d->n - 1] && a->sim.model
-                       ? "between measured depths"
-                       : "predicted");
-    printf("\nmilliseconds of a decoded token, bytes that it reads, memory of a device of %.0f GiB; "
-           "prefill: %.3g s, %s\n",
-           p->memory_gib, prefill, kvl_bytes_text(full->prefill_bytes).s);
+    bool measured = p->here && a->sim.model && length <= d->v[d->n - 1];
+    printf(": %s", measured ? "measured" : "predicted");
+    printf(
+        "\nmilliseconds of a decoded token, bytes that it reads, memory of a device of %.0f GiB; "
+        "prefill: %.3g s, %s\n",
+        p->memory_gib, prefill, kvl_bytes_text(full->prefill_bytes).s);
 }
 
 static int sim_table(struct kvl_simulate *a, const struct kvl_profile *p, int32_t length)
@@ -171,12 +173,14 @@ int kvl_simulate_methods(struct kvl_simulate *a)
     const struct bench_list *d = &a->bench.config.depths;
     printf("measured here at");
     for (int32_t i = 0; i < d->n; i++) printf("%s %d", i ? "," : "", d->v[i]);
-    printf(" tokens with %d thread%s: %.1f GB/s, %.3f TFLOP/s of floats; `bend`: how far the last of "
-           "these lay off the line of the others\n",
-           a->sim.here.cores, a->sim.here.cores == 1 ? "" : "s", a->sim.here.memory_gbs,
-           a->sim.here.tflops);
+    printf(
+        " tokens with %d thread%s: %.1f GB/s, %.3f TFLOP/s of floats; `bend`: how far the last of "
+        "these lay off the line of the others\n",
+        a->sim.here.cores, a->sim.here.cores == 1 ? "" : "s", a->sim.here.memory_gbs,
+        a->sim.here.tflops);
     for (size_t p = 0; p < a->n_profiles; p++)
-        for (size_t l = 0; l < a->n_lengths; l++) KVL_TRY(sim_table(a, &a->profile[p], a->length[l]));
+        for (size_t l = 0; l < a->n_lengths; l++)
+            KVL_TRY(sim_table(a, &a->profile[p], a->length[l]));
     for (size_t i = 0; i < a->costs.n; i++)
         if (a->costs.method[i].n == 0)
             printf("left out: %s: %s\n", a->costs.method[i].word, a->costs.method[i].why);

@@ -19,8 +19,8 @@ struct simulated {
 /* What it takes on one device. */
 struct sweep_sum {
     double prefill_s, attach_s, decode_s, pass_s;
-    double bytes;                       /* that decoding reads, weights included */
-    double memory_bytes, host_bytes;    /* the most of any cell */
+    double bytes;                    /* that decoding reads, weights included */
+    double memory_bytes, host_bytes; /* the most of any cell */
     int64_t prefill_tok, decode_tok;
     size_t n_unknown; /* cells of methods that did not run where they were measured */
 };
@@ -113,7 +113,8 @@ static void sum_cell(const struct simulated *w, size_t cell, const struct kvl_pr
     struct kvl_sim_token t = kvl_sim_token(&a->sim, m, p, a->split, c->length),
                          f = kvl_sim_token(&a->sim, full, p, a->split, c->length);
     struct kvl_cell_steps n = kvl_cell_steps(w->work, c);
-    bool own = kvl_planned_own_prefill(c->planned); /* its attaching is its prefill, counted as one */
+    bool own =
+        kvl_planned_own_prefill(c->planned); /* its attaching is its prefill, counted as one */
     sum->attach_s += own ? 0 : contexts * n.attaches * t.attach_s;
     sum->decode_s += contexts * n.steps * t.total_s;
     sum->decode_tok += (int64_t)(contexts * n.steps);
@@ -154,9 +155,9 @@ static void sweep_seconds(struct kvl_table *t, double s)
 static int sweep_print(const struct simulated *w)
 {
     static const struct kvl_column columns[] = {
-        { "device", true },  { "time", false },  { "prefill", false }, { "attach", false },
-        { "decode", false }, { "passes", false }, { "read", false },   { "memory", false },
-        { "host", false },
+        { "device", true },  { "time", false },   { "prefill", false },
+        { "attach", false }, { "decode", false }, { "passes", false },
+        { "read", false },   { "memory", false }, { "host", false },
     };
     struct kvl_table t = { .column = columns, .n_columns = sizeof columns / sizeof columns[0] };
     struct sweep_sum sum = { 0 };
@@ -174,10 +175,11 @@ static int sweep_print(const struct simulated *w)
                       sum.memory_bytes > p->memory_gib * 0x1p30 ? " (no)" : "");
         kvl_table_bytes(&t, sum.host_bytes > 0 ? sum.host_bytes : (double)NAN);
     }
-    printf("%s: %zu cells, %lld tokens to prefill, %lld to decode; predicted for one process on one "
-           "device at a time, model %s\n",
-           w->a->sweep, w->work->n_cells, (long long)sum.prefill_tok, (long long)sum.decode_tok,
-           w->a->sim.shape.name);
+    printf(
+        "%s: %zu cells, %lld tokens to prefill, %lld to decode; predicted for one process on one "
+        "device at a time, model %s\n",
+        w->a->sweep, w->work->n_cells, (long long)sum.prefill_tok, (long long)sum.decode_tok,
+        w->a->sim.shape.name);
     int rc = kvl_table_print(&t, 0, stdout, w->a->base.err);
     kvl_table_free(&t);
     if (sum.n_unknown)
@@ -193,8 +195,8 @@ static int sweep_run(struct simulated *w, int (*open)(struct kvl_simulate *a),
     struct kvl_model *model = NULL;
     const struct kvl_where where = { "simulated", 1, NULL };
     if (a->n_lengths || a->bench.config.policies || a->bench.config.budget_tok)
-        return kvl_fail(a->base.err, KVL_EINVAL,
-                        "--lengths, --policies and --budget: %s says them", a->sweep);
+        return kvl_fail(a->base.err, KVL_EINVAL, "--lengths, --policies and --budget: %s says them",
+                        a->sweep);
     KVL_TRY(kvl_sweep_load(a->sweep, NULL, a->bench.registry, NULL, 0, &w->s, a->base.err));
     if (w->s.models.n)
         return kvl_fail(a->base.err, KVL_EINVAL, "%s: %zu models, want a sweep of one", a->sweep,

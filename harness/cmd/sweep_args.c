@@ -18,6 +18,7 @@ enum {
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
+    SWEEP_KEY_MEMORY,
     SWEEP_KEY_ONLY,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
@@ -50,6 +51,11 @@ static const struct argp_option sweep_options[] = {
     { "cell-limit", SWEEP_KEY_LIMIT, "TIME", 0,
       "a cell whose policy or task runs longer without an answer fails: 90s, 30m, 12h; 0: none "
       "(default 24h, where workers answer; with this option they do)",
+      0 },
+    { "cell-memory", SWEEP_KEY_MEMORY, "SIZE", 0,
+      "a cell fails whose policy or task makes its worker hold more (500M, 8G).  Without it, one "
+      "that holds more than planned fails when this machine's memory runs out, where workers "
+      "answer; with this option they do",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N.  auto (default): what KVLAB_SHARD, a Slurm array, "
@@ -172,6 +178,9 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
     case SWEEP_KEY_LIMIT: rc = sweep_limit(a, arg); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_MEMORY:
+        rc = kvl_size_parse("--cell-memory", arg, &a->cell_memory_bytes, a->args->err);
+        break;
     case SWEEP_KEY_ONLY: rc = sweep_only(a, arg); break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;

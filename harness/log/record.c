@@ -38,10 +38,11 @@ static json_t *record_argv(const struct kvl_run_info *info)
 static json_t *record_machine(const struct kvl_run_info *info)
 {
     const struct kvl_machine *m = info->machine;
-    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o}", "host", kvl_record_path_text(m->host),
-                     "cpu", kvl_record_path_text(m->cpu), "cores", m->cores, "threads",
-                     info->threads, "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
-                     kvl_record_path_text(m->os));
+    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o, s:o}", "host",
+                     kvl_record_path_text(m->host), "cpu", kvl_record_path_text(m->cpu), "cores",
+                     m->cores, "threads", info->threads, "isa", m->isa, "ram_bytes",
+                     (json_int_t)m->ram_bytes, "os", kvl_record_path_text(m->os), "mhz",
+                     kvl_record_real(m->mhz));
 }
 
 json_t *kvl_record_build(void)
@@ -72,11 +73,11 @@ static json_t *record_gpu(const struct kvl_run_info *info)
     if (!info->gpu) return json_null();
     const struct kvl_device_info *d = &info->gpu->info;
     snprintf(compute, sizeof compute, "%d.%d", d->compute_major, d->compute_minor);
-    return json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:o}", "name", kvl_record_path_text(d->name),
-                     "driver", kvl_record_path_text(d->driver), "toolkit", d->toolkit, "compute",
-                     compute, "n_sm", d->n_sm, "memory_bytes",
+    return json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:o, s:o}", "name",
+                     kvl_record_path_text(d->name), "driver", kvl_record_path_text(d->driver),
+                     "toolkit", d->toolkit, "compute", compute, "n_sm", d->n_sm, "memory_bytes",
                      (json_int_t)info->gpu->memory.total_bytes, "memory_gb_per_s",
-                     kvl_record_real(d->memory_gbs));
+                     kvl_record_real(d->memory_gbs), "clock_mhz", kvl_record_real(d->clock_mhz));
 }
 
 /* Name -> hash, of the tasks or the policies of a sweep. */

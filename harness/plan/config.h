@@ -158,6 +158,8 @@ struct kvl_sweep {
     int32_t threads; /* 0 = all cores */
     double
         cell_limit_s; /* of this run: how long a worker may be silent while a policy or task runs; 0 = no limit */
+    int64_t
+        cell_memory_bytes; /* of this run: that a worker may hold while one runs; 0 = no limit */
     int32_t contexts, questions, chunk_tok, kv_limit_mib, batch;
     int32_t max_tok; /* see kvl_engine_desc; 0: not given */
     struct kvl_points tasks, policies;

@@ -10,12 +10,12 @@
 
 #include "profile.h"
 
-#define KVL_GPU_STREAM  0.90    /* of the data sheet's memory, by a streaming read */
-#define KVL_GPU_LATENCY 0.8e-6  /* s, of a load when memory is busy */
-#define KVL_GPU_KERNEL  2.5e-6  /* s, least time of a kernel of a graph, its gap included */
-#define KVL_GPU_WAIT    15e-6   /* s: the host waits, decides, and the GPU begins again */
-#define KVL_GPU_GEMM    0.75    /* of mma operations, by a library's matrix product */
-#define KVL_GPU_TABLES  0.7     /* of the stream, by the scan of a method's index */
+#define KVL_GPU_STREAM  0.90   /* of the data sheet's memory, by a streaming read */
+#define KVL_GPU_LATENCY 0.8e-6 /* s, of a load when memory is busy */
+#define KVL_GPU_KERNEL  2.5e-6 /* s, least time of a kernel of a graph, its gap included */
+#define KVL_GPU_WAIT    15e-6  /* s: the host waits, decides, and the GPU begins again */
+#define KVL_GPU_GEMM    0.75   /* of mma operations, by a library's matrix product */
+#define KVL_GPU_TABLES  0.7    /* of the stream, by the scan of a method's index */
 
 /* Kernels of a layer beside the projections and attention: norms, rotations, the cache.  Sums and activations are made
  * by the projections. */

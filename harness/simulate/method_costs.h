@@ -18,9 +18,9 @@ enum { KVL_COSTS_DEPTHS = 3 };
 struct kvl_sim_shape {
     char name[64];
     int32_t n_layers, n_embd, n_heads, n_kv_heads, head_dim;
-    double products;    /* a token takes, beside its attention */
-    double token_bytes; /* of the weights that a token reads */
-    double model_bytes; /* of all */
+    double products;     /* a token takes, beside its attention */
+    double token_bytes;  /* of the weights that a token reads */
+    double model_bytes;  /* of all */
     double kv_tok_bytes; /* keys and values of a token in all layers, as the store holds them */
     double work_bytes;   /* activations of a prefill's chunk */
     double lanes;        /* as often as it was counted: kv heads of the shape over those that ran */
@@ -34,7 +34,7 @@ int kvl_sim_shape_find(const char *name, enum kvl_wtype weights, struct kvl_sim_
 int kvl_sim_shape_model(const struct bench *b, struct kvl_sim_shape *out, struct kvl_err *err);
 
 struct kvl_method_costs {
-    char *word;     /* of the policy with its options */
+    char *word; /* of the policy with its options */
     int32_t budget_tok;
     int32_t n, depth[KVL_COSTS_DEPTHS];
     struct bench_method_cost at[KVL_COSTS_DEPTHS];

@@ -110,8 +110,7 @@ static int profile_file(const char *path, struct kvl_profile *out, struct kvl_er
     struct kvl_yaml y = { 0 };
     struct kvl_profile p = { .mma_share = 1 };
     int rc = kvl_read_file(path, KVL_YAML_LIMIT, &text, err);
-    if (rc == KVL_OK)
-        rc = kvl_yaml_load(&y, path, true, text.data ? text.data : "", text.len, err);
+    if (rc == KVL_OK) rc = kvl_yaml_load(&y, path, true, text.data ? text.data : "", text.len, err);
     if (rc == KVL_OK)
         rc = kvl_yaml_walk(&y, kvl_yaml_root(&y), "", profile_keys,
                            sizeof profile_keys / sizeof profile_keys[0], &p);

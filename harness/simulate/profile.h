@@ -9,12 +9,13 @@
 
 struct kvl_profile {
     char name[64];
-    bool gpu;
+    bool gpu, here; /* here: this machine, where times were measured */
     double memory_gib, memory_gbs;
-    double tflops;           /* multiply-adds count twice: of a GPU in bf16, of a CPU in float */
-    double bus_gbs;          /* from the host's memory; of a CPU nothing is fetched over it */
+    double tflops;            /* multiply-adds count twice: of a GPU in bf16, of a CPU in float */
+    double bus_gbs;           /* from the host's memory; of a CPU nothing is fetched over it */
     double link_gbs, link_us; /* to another device, one way; the least time of a message */
-    double ghz, mma_share; /* of GPUs: mma_share of tflops by instructions of one warp, the rest wants more of them */
+    double ghz,
+        mma_share; /* of GPUs: mma_share of tflops by instructions of one warp, the rest wants more of them */
     int32_t multiprocessors, cores;
 };
 

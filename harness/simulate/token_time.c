@@ -18,12 +18,12 @@ static double head_parts(const struct kvl_sim *s, struct kvl_split split)
     return KVL_MIN(split.tensor, s->shape.n_kv_heads);
 }
 
-/* Share of its keys and values that a method reads in layers which it leaves dense.  Where nothing is chosen and little
- * is left, the rest was evicted. */
+/* Share of its keys and values that a method reads in layers which it leaves dense.  What reads nearly everything is
+ * dense; what chooses nothing and reads little has evicted the rest. */
 static double dense_share(const struct bench_method_cost *c)
 {
-    if (c->selects <= 0 && c->kv_bytes < 0.9 * c->full_bytes) return 0;
-    return c->attended_tok > 0 ? c->dense_tok / c->attended_tok : 0;
+    if (c->kv_bytes >= 0.9 * c->full_bytes) return 1;
+    return c->selects > 0 && c->attended_tok > 0 ? c->dense_tok / c->attended_tok : 0;
 }
 
 /* Of one device, where the whole is 1. */
@@ -43,7 +43,8 @@ int kvl_split_check(const struct kvl_split *split, const struct kvl_sim_shape *s
     if (split->pipeline > shape->n_layers)
         return kvl_fail(err, KVL_EINVAL, "--pipeline %d: more than %d layers", split->pipeline,
                         shape->n_layers);
-    if (split->tensor * split->pipeline * split->context > 1 && !(p->link_gbs > 0 && p->link_us > 0))
+    if (split->tensor * split->pipeline * split->context > 1 &&
+        !(p->link_gbs > 0 && p->link_us > 0))
         return kvl_fail(err, KVL_EINVAL,
                         "%s: no link_gbs and link_us, want them of several devices", p->name);
     return KVL_OK;
@@ -51,13 +52,14 @@ int kvl_split_check(const struct kvl_split *split, const struct kvl_sim_shape *s
 
 /* ---- a token ------------------------------------------------------------------------------------ */
 
-/* Part of a time that was measured: bytes at one bandwidth, now at another; the rest at the rate of operations. */
+/* Part of a time that was measured here.  Elsewhere its bytes go at that bandwidth, and what it took beyond them at the
+ * rate of operations: nothing is read faster than memory gives it, even if a cache here did. */
 static double part_time(const struct kvl_profile *here, const struct kvl_profile *p, double ms,
                         double bytes)
 {
-    double read = bytes / (here->memory_gbs * 1e9), rest = 1e-3 * ms - read;
-    double rate = rest > 0 ? here->tflops / p->tflops : here->memory_gbs / p->memory_gbs;
-    return bytes / (p->memory_gbs * 1e9) + rest * rate;
+    if (p->here) return 1e-3 * ms;
+    double rest = 1e-3 * ms - bytes / (here->memory_gbs * 1e9);
+    return bytes / (p->memory_gbs * 1e9) + fmax(rest, 0) * here->tflops / p->tflops;
 }
 
 /* All but what has a name: projections, norms, the head. */
@@ -79,8 +81,9 @@ static void cpu_token(const struct kvl_sim *s, const struct kvl_method_costs *m,
     if (s->model)
         t->weights_s = part_time(&s->here, p, small, weights);
     else
-        t->weights_s = fmax(weights / (p->memory_gbs * 1e9), 2e-12 * s->shape.products / p->tflops) +
-                       part_time(&s->here, p, small, 0);
+        t->weights_s =
+            fmax(weights / (p->memory_gbs * 1e9), 2e-12 * s->shape.products / p->tflops) +
+            part_time(&s->here, p, small, 0);
     t->weights_s /= split.tensor;
     t->attend_s = part * part_time(&s->here, p, times * c->attend_ms, t->kv_bytes);
     t->method_s = part_time(&s->here, p, times * c->select_ms, t->index_bytes) +
@@ -145,22 +148,23 @@ struct kvl_sim_token kvl_sim_token(const struct kvl_sim *s, const struct kvl_met
     double tables = lanes * c.table_bytes / head_parts(s, split) / stages;
     t.memory_bytes = weights + tables + lanes * c.device_bytes * kv_part(s, split, &c) / stages;
     t.host_bytes = lanes * c.host_bytes;
-    t.prefill_bytes = weights + s->shape.kv_tok_bytes * n_tok / head_parts(s, split) / stages /
-                                    split.context;
+    t.prefill_bytes =
+        weights + s->shape.kv_tok_bytes * n_tok / head_parts(s, split) / stages / split.context;
     t.attach_s = part_time(&s->here, p, lanes * c.attach_ms, 0) / head_parts(s, split);
     return t;
 }
 
 /* ---- a prefill ------------------------------------------------------------------------------------- */
 
-double kvl_sim_prefill(const struct kvl_sim *s, const struct kvl_profile *p,
-                       struct kvl_split split, double n_tok)
+double kvl_sim_prefill(const struct kvl_sim *s, const struct kvl_profile *p, struct kvl_split split,
+                       double n_tok)
 {
     double projections = 2 * s->shape.products * n_tok;
-    double attention = 2.0 * s->shape.n_layers * s->shape.n_heads * s->shape.head_dim * n_tok * n_tok;
+    double attention =
+        2.0 * s->shape.n_layers * s->shape.n_heads * s->shape.head_dim * n_tok * n_tok;
     double rate = p->tflops * 1e12, devices = split.tensor * split.context;
-    double time = p->gpu ? projections / (rate * KVL_GPU_GEMM) +
-                               attention / (rate * gpu_prefill_attention)
-                         : (projections + attention) / (rate * s->prefill_share);
+    double time =
+        p->gpu ? projections / (rate * KVL_GPU_GEMM) + attention / (rate * gpu_prefill_attention)
+               : (projections + attention) / (rate * s->prefill_share);
     return time / devices;
 }

@@ -23,15 +23,15 @@ struct kvl_sim {
     struct kvl_sim_shape shape;
     struct kvl_profile here; /* what the costs were measured on */
     double prefill_share;    /* of here's tflops that a prefill reaches */
-    bool model;              /* the costs are of the model itself, not of a small one in its place */
+    bool model; /* the costs are of the model itself, not of a small one in its place */
 };
 
 struct kvl_sim_token {
     double weights_s, attend_s, method_s, fetch_s, links_s, total_s;
     double weight_bytes, kv_bytes, index_bytes, fetch_bytes; /* of all devices */
     double memory_bytes, host_bytes; /* of one device while it decodes; on the host */
-    double prefill_bytes;            /* of one device when it has read the context, before any is evicted */
-    double attach_s;                 /* once the context is read */
+    double prefill_bytes; /* of one device when it has read the context, before any is evicted */
+    double attach_s;      /* once the context is read */
 };
 struct kvl_sim_token kvl_sim_token(const struct kvl_sim *sim, const struct kvl_method_costs *m,
                                    const struct kvl_profile *p, struct kvl_split split,

@@ -78,7 +78,8 @@ static struct policy_cost evict_cost(void)
 
 static double token_s(const struct kvl_profile *c, double attention_of_layer)
 {
-    return LAYERS * (kvl_gpu_weights(c, layer_weights) + KVL_GPU_SMALL_KERNELS * KVL_GPU_KERNEL + attention_of_layer);
+    return LAYERS * (kvl_gpu_weights(c, layer_weights) + KVL_GPU_SMALL_KERNELS * KVL_GPU_KERNEL +
+                     attention_of_layer);
 }
 
 static double full_share(const struct kvl_profile *c)
@@ -111,7 +112,8 @@ static double quest_token(const struct kvl_profile *c)
 static double omnikv_token(const struct kvl_profile *c)
 {
     double dense = 9, filters = 3, full = attention_s(c, 131072);
-    double all = dense * full + filters * 2 * KVL_GPU_WAIT + (LAYERS - dense) * attention_s(c, BUDGET);
+    double all =
+        dense * full + filters * 2 * KVL_GPU_WAIT + (LAYERS - dense) * attention_s(c, BUDGET);
     return token_s(c, full) / token_s(c, all / LAYERS);
 }
 
@@ -217,7 +219,8 @@ double bench_forecast(const char *key, const char *device)
     size_t at = 0; /* the first, where it is none of them */
     for (size_t i = 0; i < CARD_NAMES; i++)
         if (strstr(device, cards[i].match)) at = i;
-    return kvl_profile_read(cards[at].profile, &p, NULL) == KVL_OK ? forecast_of(key, &p) : NAN;
+    return kvl_profile_read(cards[at].profile, &p, NULL) == KVL_OK ? forecast_of(key, &p)
+                                                                   : (double)NAN;
 }
 
 void bench_forecast_table(FILE *out)
