@@ -208,7 +208,7 @@ struct kvl_residual {
 
 /* Where a job's lane comes from: views are taken just before attention runs. */
 struct kvl_job_src {
-    const struct kvl_session *session;
+    struct kvl_session *session;
     int32_t layer, kv_head;
 };
 
