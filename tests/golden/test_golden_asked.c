@@ -1,20 +1,18 @@
 /* Wrappers that ask an inner policy anew: numbers of the official code (EntropyGatedChunkKVPress over scores written
- * down), and what block, chunk, dms, per_layer, key_rerotation, decode, criticalkv and criticalada keep over scores that
+ * down), and what block, chunk, dms, per_layer, key_rerotation, criticalkv and criticalada keep over scores that
  * are worked out. */
 #include "golden/given.h"
 #include "golden/peek.h"
 
 extern const struct kvl_policy *const kvl_policy_entropychunkkv,
-    *const kvl_policy_per_layer,
-        *const kvl_policy_block, *const kvl_policy_chunk,
-                                     *const kvl_policy_dms,
-                                         *const kvl_policy_key_rerotation,
-                                             *const kvl_policy_criticalkv,
-                                                 *const kvl_policy_criticalada,
-                                                     *const kvl_policy_decode,
+    *const kvl_policy_per_layer, *const kvl_policy_block,
+                                     *const kvl_policy_chunk,
+                                         *const kvl_policy_dms,
+                                             *const kvl_policy_key_rerotation,
+                                                 *const kvl_policy_criticalkv,
+                                                     *const kvl_policy_criticalada,
                                                          *const kvl_policy_knorm,
-                                                             *const kvl_policy_keydiff,
-                                                                 *const kvl_policy_random_decode;
+                                                             *const kvl_policy_keydiff;
 
 static const struct gw_llama llama = {
     .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .n_embd = 64, .head_dim = 16, .seed = 8
@@ -450,92 +448,6 @@ static void test_critical_shares(void **state)
     kvl_policy_decompose(a);
 }
 
-/* ---- while decoding ------------------------------------------------------------------------------------------ */
-
-enum { STEPS = 23 };
-
-/* In the first layer keys are those of the tokens, whatever was evicted: a dense session knows them all. */
-static void test_decode_cuts_again(void **state)
-{
-    static struct shot t;
-    const struct kvl_policy *p = over(kvl_policy_decode, kvl_policy_knorm);
-    (void)state;
-    shot_open(&t, &llama, N + STEPS, 3);
-    for (int context = 0; context < 2; context++) {
-        struct rig_run run = { .policy = p,
-                               .options = context ? "target=30,interval=10"
-                                                  : "target=30,interval=10,cut_context=false",
-                               .budget = 40,
-                               .id = t.id,
-                               .n_ctx = N };
-        struct rig_session rs = rig_start(&t.r, &run);
-        float *logits = rig_logits(&t.r, STEPS);
-        assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), context ? 30 : N);
-        rig_decode(&t.r, &rs, t.id + N, STEPS, logits);
-        for (int32_t h = 0; h < 2; h++) {
-            double score[SHOT_MAX];
-            uint8_t live[N + STEPS] = { 0 }, best[N + STEPS];
-            int32_t want[N + STEPS], n = 0;
-            norm_scores(&t, 0, h, NULL, score);
-            if (context) record_top(score, N, 30, live);
-            for (int32_t i = 0; !context && i < N; i++) live[i] = 1;
-            for (int32_t at = N; at < N + STEPS; at++) {
-                live[at] = 1;
-                if ((at - N + 1) % 10 != 0) continue;
-                double now[N + STEPS];
-                for (int32_t i = 0; i <= at; i++) now[i] = live[i] ? score[i] : -HUGE_VAL;
-                record_top(now, at + 1, 30, best);
-                memcpy(live, best, (size_t)at + 1);
-            }
-            for (int32_t i = 0; i < N + STEPS; i++)
-                if (live[i]) want[n++] = i;
-            assert_int_equal(n, 33);
-            rig_expect_kept(&rs, 0, h, want, n);
-        }
-        kvl_free(logits);
-        rig_end(&rs);
-    }
-    shot_close(&t);
-    kvl_policy_decompose(p);
-}
-
-/* The prompt and the latest 5 stay, and 12 of what lies between, not the same in both heads. */
-static void test_random_decode(void **state)
-{
-    static struct shot t;
-    int32_t kept[2][2 * N], same = 0;
-    (void)state;
-    shot_open(&t, &llama, 20 + 60, 3);
-    struct rig_run run = { .policy = kvl_policy_random_decode,
-                           .options = "kept=32,buffer=5",
-                           .budget = 42,
-                           .id = t.id,
-                           .n_ctx = 20 };
-    struct rig_session rs = rig_start(&t.r, &run);
-    float *logits = rig_logits(&t.r, 60);
-    rig_decode(&t.r, &rs, t.id + 20, 60, logits);
-    /* More than 37 are there from the 18th step on, and a cut comes every 5: the last at the 58th. */
-    for (int32_t h = 0; h < 2; h++) {
-        assert_int_equal(rig_kept(&rs, 1, h, kept[h]), 37 + 2);
-        for (int32_t i = 0; i < 20; i++) assert_int_equal(kept[h][i], i);
-        for (int32_t i = 32; i < 39; i++) assert_int_equal(kept[h][i], 41 + i);
-    }
-    for (int32_t i = 20; i < 32; i++) same += kept[0][i] == kept[1][i];
-    assert_true(same < 12);
-    kvl_free(logits);
-    rig_end(&rs);
-    /* A prompt that does not fit is cut to 32 and 5; prompt=keep leaves it. */
-    run.options = "kept=15,buffer=3";
-    rs = rig_start(&t.r, &run);
-    assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), 18);
-    rig_end(&rs);
-    run.options = "kept=15,buffer=3,prompt=keep";
-    rs = rig_start(&t.r, &run);
-    assert_int_equal(kvl_seq_len(kvl_session_seq(rs.s), 0, 0), 20);
-    rig_end(&rs);
-    shot_close(&t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,8 +460,7 @@ int main(void)
         cmocka_unit_test(test_blocks_and_chunks),
         cmocka_unit_test(test_thresholds),
         cmocka_unit_test(test_critical_stages),
-        cmocka_unit_test(test_decode_cuts_again),
-        cmocka_unit_test(test_random_decode),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
