@@ -126,7 +126,8 @@ static void test_lists_between_layers(void **state)
     } cases[] = { { "kept=1/4", 0, 0, 40, { 8, 16, 24, 32 } },
                   { "kept=5/1/2", 0, 0, 40, { 38, 17, 10, 15 } },
                   { "kept=1/4", 6, 5, 40, { 12, 15, 23, 30 } },
-                  { "kept=1/9", 6, 5, 30, { 12, 14, 24, 30 } } };
+                  { "kept=1/9", 6, 5, 30, { 12, 14, 24, 30 } },
+                  { "kept=9/1", 0, 0, 30, { 30, 29, 17, 4 } } };
     struct gw_llama four = llama;
     struct rig r;
     (void)state;

@@ -236,6 +236,8 @@ static void test_random_decode(void **state)
         for (int32_t i = 32; i < 39; i++) assert_int_equal(kept[h][i], 41 + i);
     }
     for (int32_t i = 20; i < 32; i++) same += kept[0][i] == kept[1][i];
+    /* Of 41 tokens between prompt and buffer old and new ones. */
+    for (int32_t h = 0; h < 2; h++) assert_true(kept[h][20] < 40 && kept[h][31] > 50);
     assert_true(same < 12);
     kvl_free(logits);
     rig_end(&rs);
