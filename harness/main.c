@@ -42,6 +42,7 @@ static const struct main_cmd main_cmds[] = {
     { "trace", cmd_trace, "what a policy reads and keeps, step by step" },
     { "tables", cmd_tables, "measures the table of heads that a method takes" },
     { "bench", cmd_bench, "how near to what this machine can do" },
+    { "simulate", cmd_simulate, "predicts time, memory and bytes on other devices" },
     { "doctor", cmd_doctor, "what this machine has: processor, memory, GPU" },
     { "logits", cmd_logits, "logits of a list of tokens, as .npy" },
 };

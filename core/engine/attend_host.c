@@ -21,6 +21,7 @@ enum { ROPED = 0, RAW, QUERIES };
  * elsewhere. */
 struct kvl_split {
     struct kvl_split *next;
+    struct kvl_session *session;
     struct kvl_attn_job whole; /* its results; not its lists */
     struct kvl_attn_job host;
     struct kvl_lane lane;
@@ -117,7 +118,7 @@ static int cut_room(const struct kvl_head *h, struct cut *c, const struct kvl_ru
 {
     struct kvl_arena *a = &h->e->hosted->memory;
     struct kvl_split *s = kvl_arena_get(a, 1, sizeof *s);
-    if (!s) return kvl_items_no_memory(h);
+    if (!s) return kvl_head_list_no_memory(h);
     *s = (struct kvl_split){ .lane = kvl_tier_view(h->s->tier, h->layer, h->kv_head) };
     size_t room = 1;
     for (int32_t i = 0; i < n_runs; i++)
@@ -126,7 +127,7 @@ static int cut_room(const struct kvl_head *h, struct cut *c, const struct kvl_ru
     s->piece = kvl_arena_get(a, room, sizeof *s->piece);
     for (int side = 0; side < SIDES; side++)
         c->run[side] = kvl_arena_get(a, room, sizeof *c->run[side]);
-    return s->piece && c->run[DEVICE] && c->run[HOST] ? KVL_OK : kvl_items_no_memory(h);
+    return s->piece && c->run[DEVICE] && c->run[HOST] ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 /* The rows of one side, of `bytes` each; NULL where there are none. */
@@ -138,7 +139,7 @@ static int cut_rows(const struct kvl_head *h, const struct kvl_split *s, int sid
     const uint8_t *at = from;
     uint8_t *to = kvl_arena_get(side == HOST ? &h->e->hosted->memory : &h->e->step,
                                 (size_t)s->n[side], bytes);
-    if (!to) return kvl_items_no_memory(h);
+    if (!to) return kvl_head_list_no_memory(h);
     *out = to;
     for (int32_t i = 0; i < s->n_pieces; i++) {
         size_t n = (size_t)s->piece[i] * bytes;
@@ -183,12 +184,12 @@ static int device_results(const struct kvl_head *h, struct kvl_split *s, struct 
     struct kvl_arena *results = &h->e->results;
     job->out = floats(results, job->n_heads, h->e->model->shape.head_dim);
     job->lse = floats(results, job->n_heads, 1);
-    if (!job->out || !job->lse) return kvl_items_no_memory(h);
+    if (!job->out || !job->lse) return kvl_head_list_no_memory(h);
     s->part[DEVICE] = job->out;
     s->part_lse[DEVICE] = job->lse;
     if (!s->whole.probs) return KVL_OK;
     s->device_probs = job->probs = floats(results, job->n_heads, job->n_slots);
-    return job->probs ? KVL_OK : kvl_items_no_memory(h);
+    return job->probs ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 /* ---- counting -------------------------------------------------------------------------------------- */
@@ -236,6 +237,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
     struct kvl_split *s = c.split;
     if (s->n[HOST] == 0) return KVL_OK;
     s->whole = *job;
+    s->session = h->s;
     s->q_at = (size_t)(job->q - (job->pos ? h->e->q_raw : h->e->q));
     s->results_at = o->n_results;
     o->n_results += (size_t)job->n_heads * ((size_t)sh->head_dim + 1);
@@ -245,7 +247,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
     if (*device) KVL_TRY(device_results(h, s, job));
     if (s->whole.probs) {
         s->host.probs = floats(&o->memory, job->n_heads, s->n[HOST]);
-        if (!s->host.probs) return kvl_items_no_memory(h);
+        if (!s->host.probs) return kvl_head_list_no_memory(h);
     }
     count_split(h, s);
     s->next = o->splits;
@@ -326,6 +328,7 @@ static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const f
         size_t n_out = (size_t)s->host.n_heads * (size_t)e->model->shape.head_dim;
         s->host.q = (e->dev->discrete ? o->query[kind].q : q) + s->q_at;
         s->host.lane = &s->lane;
+        kvl_count_walked(s->session, &s->host);
         s->host.out = host + s->results_at;
         s->host.lse = s->host.out + n_out;
         s->part[HOST] = device + s->results_at;

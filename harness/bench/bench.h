@@ -46,7 +46,8 @@ struct bench_list {
 struct bench_config {
     uint32_t parts;
     const char *shape_name, *weight_type;
-    const struct bench_shape *shape; /* NULL: `model` is a file of the user */
+    const struct bench_shape
+        *shape; /* by its name, or another one; NULL: `model` is a file of the user */
     enum kvl_wtype weights;
     const char *model;
     struct bench_list threads, depths;
@@ -60,6 +61,7 @@ struct bench_config {
     const char *text; /* a file that the model reads as context; NULL: random keys and values */
     bool quick, kv_given;
     bool keep_model; /* a generated one stays on the disk until the end */
+    int32_t own_tok; /* longest context that a method reads itself; 0: 16384 */
 };
 
 /* What results are results of; strings are borrowed, weights NULL where the model is a user's file. */
@@ -170,6 +172,31 @@ int bench_policy_check(struct bench *b);
 /* A line per method: `kvlab bench methods`. */
 int bench_methods(struct bench *b);
 int bench_methods_check(struct bench *b);
+/* What a token costs under a method: medians over the rounds, counts of one token. */
+struct bench_method_cost {
+    double meta_ms, select_ms, attend_ms, evict_ms, fetch_ms;
+    double busy_ms;                      /* of a token: processor time where there is one thread */
+    struct bench_spread token_ms, speed; /* speed: times that of full attention */
+    double kv_bytes, index_bytes, fetch_bytes, attended_tok;
+    double dense_tok;        /* of attended_tok: in layers that the method leaves dense */
+    double selects, fetches; /* calls: of `select`, from the host */
+    double attach_ms, table_bytes, device_bytes, host_bytes;
+    double full_bytes; /* that full attention reads at this depth */
+    double
+        bytes_speed; /* what speed would be if a token took as long as its bytes and the weights' */
+};
+struct bench_method_at {
+    const char *word, *name; /* with its options; of the policy */
+    int32_t threads, depth;
+};
+struct bench_method_sink {
+    int (*row)(void *user, const struct bench_method_at *at, const struct bench_method_cost *c);
+    int (*left_out)(void *user, const struct bench_method_at *at, const char *why);
+    void *user;
+};
+/* Every method of the configuration at a depth, full attention first. */
+int bench_methods_at(struct bench *b, int32_t threads, int32_t depth,
+                     const struct bench_method_sink *sink);
 /* Calls `each` for every policy of "a,b" or "a:x=1;b". */
 int bench_policy_words(struct bench *b, const char *text,
                        int (*each)(struct bench *b, const char *word, void *user), void *user);

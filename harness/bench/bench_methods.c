@@ -19,28 +19,18 @@ enum {
 /* Contexts that all methods share: without and with keys before RoPE, which cost full attention bandwidth. */
 struct methods {
     struct bench *b;
+    const struct bench_method_sink *sink;
     int32_t threads, depth;
     bool gathers;                      /* what methods ask for, before any is measured */
     struct kvl_observer_set observers; /* of all methods */
     struct bench_depths ground[2];
     double full_bytes; /* that full attention reads per token at this depth */
-    struct kvl_buf skipped;
 };
 
 struct method {
     const struct kvl_policy_spec *spec;
     struct kvl_planned *planned;
     struct bench_depths own; /* of a method with its own prefill */
-};
-
-/* Medians over the rounds, per token. */
-struct method_cost {
-    double meta_ms, select_ms, attend_ms, evict_ms, fetch_ms;
-    struct bench_spread token_ms, speed; /* speed: times that of full attention */
-    double kv_bytes, index_bytes, fetch_bytes, attended_tok;
-    double attach_ms, table_bytes;
-    double
-        bytes_speed; /* what speed would be if a token took as long as its bytes and the weights' */
 };
 
 /* ---- a method at a depth ---------------------------------------------------------------------------- */
@@ -50,7 +40,7 @@ static double median(double *v, int32_t n)
     return bench_spread(v, n).mid;
 }
 
-enum { META, SELECT, ATTEND, EVICT, FETCH, TOKEN, FULL, N_TIMES };
+enum { META, SELECT, ATTEND, EVICT, FETCH, TOKEN, FULL, BUSY, N_TIMES };
 
 /* Seconds of a token that ratios are made of: other processes take no processor time from one thread. */
 static double window_s(const struct methods *m, const struct bench_window *w)
@@ -75,12 +65,13 @@ static int method_round(struct methods *m, const struct kvl_session *s, float *l
                                  [FETCH] = k->fetch_ns };
     for (int i = 0; i < TOKEN; i++) ms[i] = 1e-6 * (double)ns[i] / w->n;
     ms[TOKEN] = 1e3 * w->token_s;
+    ms[BUSY] = 1e3 * window_s(m, w);
     ms[FULL] /= window_s(m, w);
     return KVL_OK;
 }
 
 static int method_rounds(struct methods *m, const struct kvl_session *s, float *logits,
-                         struct method_cost *out)
+                         struct bench_method_cost *out)
 {
     double ms[N_TIMES][BENCH_MAX_ROUNDS], one[N_TIMES];
     struct bench_window w = { 0 };
@@ -103,6 +94,13 @@ static int method_rounds(struct methods *m, const struct kvl_session *s, float *
     out->index_bytes = (double)k->index_read_bytes / w.n;
     out->fetch_bytes = (double)k->h2d_bytes / w.n;
     out->attended_tok = lanes > 0 ? (double)(k->attended_tok + k->dense_tok) / lanes : 0;
+    out->dense_tok = lanes > 0 ? (double)k->dense_tok / lanes : 0;
+    out->busy_ms = median(ms[BUSY], n);
+    out->selects = (double)k->n_select / w.n;
+    out->fetches = (double)k->h2d_calls / w.n;
+    out->device_bytes = (double)k->device_peak_bytes;
+    out->host_bytes = (double)k->host_bytes;
+    out->full_bytes = m->full_bytes;
     out->bytes_speed = (weights + m->full_bytes) / (weights + out->kv_bytes + out->index_bytes);
     return KVL_OK;
 }
@@ -137,15 +135,16 @@ static int method_own(const struct methods *m, struct method *x)
                                  .kv_type = b->config.kv_type,
                                  .raw_keys = kvl_planned_raw_keys(x->planned) };
     struct bench_list depth = { { 0 }, 1 };
-    if (m->depth > METHODS_OWN_PREFILL)
+    int32_t most = b->config.own_tok ? b->config.own_tok : METHODS_OWN_PREFILL;
+    if (m->depth > most)
         return kvl_fail(b->err, KVL_EINVAL, "reads its context itself: here %d tokens at most",
-                        METHODS_OWN_PREFILL);
+                        most);
     KVL_TRY(kvl_observer_set_merge(&want.observers, kvl_planned_observers(x->planned), b->err));
     return bench_depths_open(b, &want, &depth, &x->own);
 }
 
 static int method_run(struct methods *m, const struct method *x, const struct bench_depths *d,
-                      struct kvl_session *s, struct method_cost *out)
+                      struct kvl_session *s, struct bench_method_cost *out)
 {
     struct bench *b = m->b;
     KVL_TRY(kvl_session_attach(s, x->planned, 1, KVL_EXEC_REAL, b->err));
@@ -158,7 +157,7 @@ static int method_run(struct methods *m, const struct method *x, const struct be
 }
 
 /* Contexts are read, and methods attached, by all threads. */
-static int method_measure(struct methods *m, struct method *x, struct method_cost *out)
+static int method_measure(struct methods *m, struct method *x, struct bench_method_cost *out)
 {
     struct kvl_session *s = NULL;
     kvl_ops_set_threads(0);
@@ -176,6 +175,79 @@ static int method_measure(struct methods *m, struct method *x, struct method_cos
     return rc;
 }
 
+/* ---- all of them --------------------------------------------------------------------------------------- */
+
+static int methods_add(struct methods *m, const struct kvl_policy_spec *spec, const char *word)
+{
+    struct method x = { .spec = spec };
+    struct bench_method_cost cost = { 0 };
+    struct kvl_err *err = m->b->err;
+    const struct bench_method_at at = {
+        .word = word, .name = spec->policy->name, .threads = m->threads, .depth = m->depth
+    };
+    int rc = method_measure(m, &x, &cost);
+    if (rc == KVL_OK) return m->sink->row(m->sink->user, &at, &cost);
+    if (rc == KVL_ESTOP || rc == KVL_ENOMEM) return rc;
+    rc = m->sink->left_out(m->sink->user, &at, err->msg[0] ? err->msg : kvl_status_name(rc));
+    *err = (struct kvl_err){ 0 };
+    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for results");
+}
+
+/* What cannot be planned is told when it is measured. */
+static int methods_gather(struct methods *m, const struct kvl_policy_spec *spec)
+{
+    struct method x = { .spec = spec };
+    struct kvl_err *err = m->b->err;
+    int rc = method_plan(m, &x);
+    if (rc == KVL_OK && !kvl_planned_own_prefill(x.planned))
+        rc = kvl_observer_set_merge(&m->observers, kvl_planned_observers(x.planned), err);
+    kvl_planned_destroy(x.planned);
+    if (rc == KVL_ENOMEM) return rc;
+    *err = (struct kvl_err){ 0 };
+    return KVL_OK;
+}
+
+static int methods_word(struct bench *b, const char *word, void *user)
+{
+    struct kvl_policy_spec spec;
+    KVL_TRY(kvl_policy_spec_parse(b->registry, word, &spec, b->err));
+    struct methods *m = user;
+    int rc = KVL_OK;
+    if (m) rc = m->gathers ? methods_gather(m, &spec) : methods_add(m, &spec, word);
+    kvl_policy_spec_free(&spec);
+    return rc == KVL_OK ? bench_stopped(b) : rc;
+}
+
+/* Full attention first, since the others are shares of it. */
+static int methods_each(struct bench *b, struct methods *m)
+{
+    if (m) KVL_TRY(methods_word(b, "full", m));
+    if (b->config.policies) return bench_policy_words(b, b->config.policies, methods_word, m);
+    for (size_t i = 0; i < kvl_registry_n_policies(b->registry); i++) {
+        const char *name = kvl_registry_policy(b->registry, i)->name;
+        if (strcmp(name, "full") != 0) KVL_TRY(methods_word(b, name, m));
+    }
+    return KVL_OK;
+}
+
+int bench_methods_at(struct bench *b, int32_t threads, int32_t depth,
+                     const struct bench_method_sink *sink)
+{
+    struct methods m = {
+        .b = b, .sink = sink, .threads = threads, .depth = depth, .gathers = true
+    };
+    KVL_TRY(methods_each(b, &m));
+    m.gathers = false;
+    int rc = methods_each(b, &m);
+    for (int k = 0; k < 2; k++) bench_depths_close(&m.ground[k]);
+    return rc;
+}
+
+int bench_methods_check(struct bench *b)
+{
+    return methods_each(b, NULL);
+}
+
 /* ---- the table --------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -191,11 +263,10 @@ static const struct {
 };
 enum { METHODS_N_COLUMNS = sizeof methods_column / sizeof methods_column[0] };
 
-static void methods_head(const struct methods *m)
+static void methods_head(const struct bench *b, int32_t threads, int32_t depth)
 {
-    printf("\n%d tokens, budget %d, %d thread%s, per decoded token:\n%-*s", m->depth,
-           m->b->config.budget_tok, m->threads, m->threads > 1 ? "s" : "", METHODS_COLUMN,
-           "method");
+    printf("\n%d tokens, budget %d, %d thread%s, per decoded token:\n%-*s", depth,
+           b->config.budget_tok, threads, threads > 1 ? "s" : "", METHODS_COLUMN, "method");
     for (int i = 0; i < METHODS_N_COLUMNS; i++)
         printf(" %*s", methods_column[i].width, methods_column[i].name);
     printf("\n%-*s", METHODS_COLUMN, "");
@@ -205,7 +276,7 @@ static void methods_head(const struct methods *m)
     fflush(stdout);
 }
 
-static void methods_row(const char *name, const struct method_cost *c, double share)
+static void methods_row(const char *name, const struct bench_method_cost *c, double share)
 {
     const double v[METHODS_N_COLUMNS] = { c->meta_ms,
                                           c->select_ms,
@@ -233,9 +304,16 @@ static void methods_row(const char *name, const struct method_cost *c, double sh
     fflush(stdout);
 }
 
-static int methods_emit(struct methods *m, const char *name, const struct method_cost *c)
+struct methods_table {
+    struct bench *b;
+    struct kvl_buf skipped;
+};
+
+static int methods_emit(void *user, const struct bench_method_at *at,
+                        const struct bench_method_cost *c)
 {
-    double bytes = c->kv_bytes + c->index_bytes, share = bytes / m->full_bytes;
+    struct bench *b = ((struct methods_table *)user)->b;
+    double bytes = c->kv_bytes + c->index_bytes, share = bytes / c->full_bytes;
     const struct {
         const char *name;
         double value;
@@ -249,79 +327,31 @@ static int methods_emit(struct methods *m, const char *name, const struct method
     struct bench_line line = { .part = "methods",
                                .what = "token",
                                .unit = "ms/token",
-                               .policy = name,
-                               .threads = m->threads,
-                               .depth = m->depth,
+                               .policy = at->name,
+                               .threads = at->threads,
+                               .depth = at->depth,
                                .value = c->token_ms,
                                .against = "full attention's speed",
                                .ratio = c->speed };
     for (size_t i = 0; i < sizeof extra / sizeof extra[0]; i++)
         bench_extra(&line, extra[i].name, extra[i].value);
-    methods_row(name, c, share);
-    return bench_keep(m->b, &line);
+    methods_row(at->name, c, share);
+    return bench_keep(b, &line);
 }
-
-/* ---- all of them --------------------------------------------------------------------------------------- */
 
 /* What cannot run in this setting is told behind the table, with the reason. */
-static int methods_add(struct methods *m, const struct kvl_policy_spec *spec)
+static int methods_left_out(void *user, const struct bench_method_at *at, const char *why)
 {
-    struct method x = { .spec = spec };
-    struct method_cost cost = { 0 };
-    struct kvl_err *err = m->b->err;
-    const char *name = spec->policy->name;
-    int rc = method_measure(m, &x, &cost);
-    if (rc == KVL_OK) return methods_emit(m, name, &cost);
-    if (rc == KVL_ESTOP || rc == KVL_ENOMEM) return rc;
-    rc = kvl_buf_printf(&m->skipped, "%s at %d tokens: %s\n", name, m->depth,
-                        err->msg[0] ? err->msg : kvl_status_name(rc));
-    *err = (struct kvl_err){ 0 };
-    return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for results");
+    struct methods_table *t = user;
+    return kvl_buf_printf(&t->skipped, "%s at %d tokens: %s\n", at->name, at->depth, why);
 }
 
-/* What cannot be planned is told when it is measured. */
-static int methods_gather(struct methods *m, const struct kvl_policy_spec *spec)
+static int methods_skipped(const struct methods_table *t)
 {
-    struct method x = { .spec = spec };
-    struct kvl_err *err = m->b->err;
-    int rc = method_plan(m, &x);
-    if (rc == KVL_OK && !kvl_planned_own_prefill(x.planned))
-        rc = kvl_observer_set_merge(&m->observers, kvl_planned_observers(x.planned), err);
-    kvl_planned_destroy(x.planned);
-    if (rc == KVL_ENOMEM) return rc;
-    *err = (struct kvl_err){ 0 };
-    return KVL_OK;
-}
-
-static int methods_word(struct bench *b, const char *word, void *user)
-{
-    struct kvl_policy_spec spec;
-    KVL_TRY(kvl_policy_spec_parse(b->registry, word, &spec, b->err));
-    struct methods *m = user;
-    int rc = KVL_OK;
-    if (m) rc = (m->gathers ? methods_gather : methods_add)(m, &spec);
-    kvl_policy_spec_free(&spec);
-    return rc == KVL_OK ? bench_stopped(b) : rc;
-}
-
-/* Full attention first, since the others are shares of it. */
-static int methods_each(struct bench *b, struct methods *m)
-{
-    if (m) KVL_TRY(methods_word(b, "full", m));
-    if (b->config.policies) return bench_policy_words(b, b->config.policies, methods_word, m);
-    for (size_t i = 0; i < kvl_registry_n_policies(b->registry); i++) {
-        const char *name = kvl_registry_policy(b->registry, i)->name;
-        if (strcmp(name, "full") != 0) KVL_TRY(methods_word(b, name, m));
-    }
-    return KVL_OK;
-}
-
-static int methods_skipped(struct methods *m)
-{
-    for (char *line = m->skipped.data; line && *line;) {
+    for (char *line = t->skipped.data; line && *line;) {
         char *end = strchr(line, '\n');
         if (end) *end = '\0';
-        KVL_TRY(bench_skip(m->b, "%s", line));
+        KVL_TRY(bench_skip(t->b, "%s", line));
         if (!end) break;
         line = end + 1;
     }
@@ -330,21 +360,13 @@ static int methods_skipped(struct methods *m)
 
 static int methods_depth(struct bench *b, int32_t threads, int32_t depth)
 {
-    struct methods m = { .b = b, .threads = threads, .depth = depth };
-    m.gathers = true;
-    KVL_TRY(methods_each(b, &m));
-    m.gathers = false;
-    methods_head(&m);
-    int rc = methods_each(b, &m);
-    if (rc == KVL_OK) rc = methods_skipped(&m);
-    kvl_buf_free(&m.skipped);
-    for (int k = 0; k < 2; k++) bench_depths_close(&m.ground[k]);
+    struct methods_table t = { .b = b };
+    const struct bench_method_sink sink = { methods_emit, methods_left_out, &t };
+    methods_head(b, threads, depth);
+    int rc = bench_methods_at(b, threads, depth, &sink);
+    if (rc == KVL_OK) rc = methods_skipped(&t);
+    kvl_buf_free(&t.skipped);
     return rc;
-}
-
-int bench_methods_check(struct bench *b)
-{
-    return methods_each(b, NULL);
 }
 
 /* ---- the report --------------------------------------------------------------------------------------- */

@@ -186,7 +186,7 @@ static int run_model(struct bench *b)
         if (!b->model_path) return kvl_fail(b->err, KVL_ENOMEM, "out of memory");
         return kvl_model_open(c->model, &b->model, b->err);
     }
-    KVL_TRY(bench_shape_find(c->shape_name, &c->shape, b->err));
+    if (!c->shape) KVL_TRY(bench_shape_find(c->shape_name, &c->shape, b->err));
     bench_say("writing a model of shape %s", c->shape_name);
     KVL_TRY(bench_model_temp(c->shape, c->weights, &b->model_path, b->err));
     int rc = kvl_model_open(b->model_path, &b->model, b->err);

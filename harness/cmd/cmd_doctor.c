@@ -48,34 +48,19 @@ static void doctor_line(const char *path, char *out, size_t size)
     out[strcspn(out, "\n")] = '\0';
 }
 
-/* Mean clock of the processors now; 0 = not known, as in many virtual machines. */
-static double doctor_mhz(void)
-{
-    char line[256];
-    double mhz, sum = 0;
-    int n = 0;
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "cpu MHz : %lf", &mhz) == 1) {
-            sum += mhz;
-            n++;
-        }
-    if (f) fclose(f);
-    return n ? sum / n : 0;
-}
-
 static void doctor_threads(const struct kvl_allowed *a)
 {
     char governor[64];
+    struct kvl_machine m;
     printf("threads    %d of %d processors may be used", a->cores, a->online);
     if (a->quota > 0) printf(", time of %.2f by control groups", a->quota);
     if (a->slurm) printf(", %d by Slurm", a->slurm);
     if (a->asked) printf(", OMP_NUM_THREADS is %d", a->asked);
     putchar('\n');
-    double mhz = doctor_mhz();
+    kvl_machine_read(&m);
     doctor_line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", governor, sizeof governor);
-    if (mhz > 0)
-        printf("clock      %.0f MHz now%s%s\n", mhz, *governor ? ", governor " : "", governor);
+    if (m.mhz > 0)
+        printf("clock      %.0f MHz now%s%s\n", m.mhz, *governor ? ", governor " : "", governor);
 }
 
 enum { DOCTOR_STREAM = 256 << 20, DOCTOR_READS = 3 };
@@ -138,8 +123,10 @@ static void doctor_gpu(void)
         printf("GPU        none: %s\n", why.msg);
         return;
     }
-    printf("GPU        %s, compute %d.%d, %d multiprocessors\n", p.info.name, p.info.compute_major,
+    printf("GPU        %s, compute %d.%d, %d multiprocessors", p.info.name, p.info.compute_major,
            p.info.compute_minor, p.info.n_sm);
+    if (p.info.clock_mhz > 0) printf(", up to %.0f MHz", p.info.clock_mhz);
+    putchar('\n');
     printf("driver     %s; this program was built with CUDA %s\n", p.info.driver, p.info.toolkit);
     printf("its memory %.1f GiB, %.1f of them free", (double)p.memory.total_bytes / 0x1p30,
            (double)p.memory.free_bytes / 0x1p30);

@@ -28,6 +28,7 @@ int cmd_report(int argc, char **argv, struct kvl_err *err);
 int cmd_reproduce(int argc, char **argv, struct kvl_err *err);
 int cmd_run(int argc, char **argv, struct kvl_err *err);
 int cmd_show(int argc, char **argv, struct kvl_err *err);
+int cmd_simulate(int argc, char **argv, struct kvl_err *err);
 int cmd_snapshots(int argc, char **argv, struct kvl_err *err);
 int cmd_status(int argc, char **argv, struct kvl_err *err);
 int cmd_sweep(int argc, char **argv, struct kvl_err *err);

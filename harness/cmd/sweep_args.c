@@ -1,5 +1,5 @@
 /* The flags of a sweep. */
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include "jobs.h"
 #include "policy_spec.h"
@@ -18,6 +18,7 @@ enum {
     SWEEP_KEY_JOBS,
     SWEEP_KEY_LIMIT,
     SWEEP_KEY_LOG,
+    SWEEP_KEY_MEMORY,
     SWEEP_KEY_ONLY,
     SWEEP_KEY_QUIET,
     SWEEP_KEY_RETRY,
@@ -50,6 +51,11 @@ static const struct argp_option sweep_options[] = {
     { "cell-limit", SWEEP_KEY_LIMIT, "TIME", 0,
       "a cell whose policy or task runs longer without an answer fails: 90s, 30m, 12h; 0: none "
       "(default 24h, where workers answer; with this option they do)",
+      0 },
+    { "cell-memory", SWEEP_KEY_MEMORY, "SIZE", 0,
+      "a cell fails whose policy or task makes its worker hold more (500M, 8G).  Without it, one "
+      "that holds more than planned fails when this machine's memory runs out, where workers "
+      "answer; with this option they do",
       0 },
     { "shard", SWEEP_KEY_SHARD, "I/N", 0,
       "run the I-th of N shares, 0 <= I < N.  auto (default): what KVLAB_SHARD, a Slurm array, "
@@ -166,11 +172,15 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         a->model.args = a->args;
+        a->model.kv_types = true;
         state->child_inputs[0] = &a->model;
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
     case SWEEP_KEY_LIMIT: rc = sweep_limit(a, arg); break;
     case SWEEP_KEY_LOG: a->log = arg; break;
+    case SWEEP_KEY_MEMORY:
+        rc = kvl_size_parse("--cell-memory", arg, &a->cell_memory_bytes, a->args->err);
+        break;
     case SWEEP_KEY_ONLY: rc = sweep_only(a, arg); break;
     case SWEEP_KEY_SET: rc = sweep_set(a, arg); break;
     case SWEEP_KEY_DRY: a->dry_run = true; break;
@@ -247,7 +257,10 @@ int kvl_sweep_flag(struct kvl_sweep_args *a, int key, const char *text)
 int kvl_sweep_model_flags(struct kvl_sweep_args *a)
 {
 #define MODEL_FLAG(member, key, flag)                                                              \
-    if (a->model.member) KVL_TRY(kvl_sweep_override(a, key, flag, a->model.member, true));
+    if (a->model.member)                                                                           \
+        KVL_TRY(strcmp(key, "kv_type") == 0                                                        \
+                    ? kvl_sweep_override_words(a, key, flag, a->model.member)                      \
+                    : kvl_sweep_override(a, key, flag, a->model.member, true));
 #include "settings.def"
     return KVL_OK;
 }

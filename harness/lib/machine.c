@@ -39,6 +39,21 @@ static int32_t machine_cores(void)
     return (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+static double machine_mhz(void)
+{
+    char line[256];
+    double mhz, sum = 0;
+    int n = 0;
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "cpu MHz : %lf", &mhz) == 1) {
+            sum += mhz;
+            n++;
+        }
+    if (f) fclose(f);
+    return n ? sum / n : 0;
+}
+
 void kvl_machine_read(struct kvl_machine *out)
 {
     struct utsname name;
@@ -53,6 +68,7 @@ void kvl_machine_read(struct kvl_machine *out)
     if (!out->cpu[0]) snprintf(out->cpu, sizeof out->cpu, "%.60s", name.machine);
     snprintf(out->isa, sizeof out->isa, "%s", kvl_ops_isa());
     out->ram_bytes = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    out->mhz = machine_mhz();
 }
 
 /* A number in the first line of a file; -1 when there is none ("max"). */
@@ -173,6 +189,18 @@ int64_t kvl_memory_free_bytes(void)
     bytes = machine_least(bytes, machine_rlimit(RLIMIT_AS, "VmSize"));
     bytes = machine_least(bytes, machine_rlimit(RLIMIT_DATA, "VmData"));
     return KVL_MAX(bytes, 0);
+}
+
+int64_t kvl_process_bytes(int64_t pid)
+{
+    char path[64];
+    long long total, resident, shared, n = 0;
+    snprintf(path, sizeof path, "/proc/%lld/statm", (long long)pid);
+    FILE *f = fopen(path, "r");
+    if (!f) return 0;
+    if (fscanf(f, "%lld %lld %lld", &total, &resident, &shared) == 3) n = resident - shared;
+    fclose(f);
+    return (int64_t)n * sysconf(_SC_PAGESIZE);
 }
 
 int32_t kvl_machine_threads(void)

@@ -38,10 +38,11 @@ static json_t *record_argv(const struct kvl_run_info *info)
 static json_t *record_machine(const struct kvl_run_info *info)
 {
     const struct kvl_machine *m = info->machine;
-    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o}", "host", kvl_record_path_text(m->host),
-                     "cpu", kvl_record_path_text(m->cpu), "cores", m->cores, "threads",
-                     info->threads, "isa", m->isa, "ram_bytes", (json_int_t)m->ram_bytes, "os",
-                     kvl_record_path_text(m->os));
+    return json_pack("{s:o, s:o, s:i, s:i, s:s, s:I, s:o, s:o}", "host",
+                     kvl_record_path_text(m->host), "cpu", kvl_record_path_text(m->cpu), "cores",
+                     m->cores, "threads", info->threads, "isa", m->isa, "ram_bytes",
+                     (json_int_t)m->ram_bytes, "os", kvl_record_path_text(m->os), "mhz",
+                     kvl_record_real(m->mhz));
 }
 
 json_t *kvl_record_build(void)
@@ -72,11 +73,11 @@ static json_t *record_gpu(const struct kvl_run_info *info)
     if (!info->gpu) return json_null();
     const struct kvl_device_info *d = &info->gpu->info;
     snprintf(compute, sizeof compute, "%d.%d", d->compute_major, d->compute_minor);
-    return json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:o}", "name", kvl_record_path_text(d->name),
-                     "driver", kvl_record_path_text(d->driver), "toolkit", d->toolkit, "compute",
-                     compute, "n_sm", d->n_sm, "memory_bytes",
+    return json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:o, s:o}", "name",
+                     kvl_record_path_text(d->name), "driver", kvl_record_path_text(d->driver),
+                     "toolkit", d->toolkit, "compute", compute, "n_sm", d->n_sm, "memory_bytes",
                      (json_int_t)info->gpu->memory.total_bytes, "memory_gb_per_s",
-                     kvl_record_real(d->memory_gbs));
+                     kvl_record_real(d->memory_gbs), "clock_mhz", kvl_record_real(d->clock_mhz));
 }
 
 /* Name -> hash, of the tasks or the policies of a sweep. */
@@ -111,12 +112,12 @@ static json_t *record_plan(const struct kvl_work *w)
 static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
-                     kvl_kv_name(info->store->type).text, "prefill_type",
-                     kvl_prefill_type_name(s->prefill_type), "decode_act",
-                     kvl_decode_act_name(s->decode_act), "prefill_kv",
-                     kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
-                     "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_name(info->store->type).text,
+        "reference_kv_type", kvl_kv_name(kvl_kv_reference(s->kv_type)).text, "prefill_type",
+        kvl_prefill_type_name(s->prefill_type), "decode_act", kvl_decode_act_name(s->decode_act),
+        "prefill_kv", kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
+        "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
 }
 
 static json_t *record_sweep(const struct kvl_run_info *info)
@@ -381,7 +382,8 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 /* ---- error ----------------------------------------------------------------------------------- */
 
 static json_t *record_error(const char *run, const struct kvl_cell *c, const char *model,
-                            int32_t context, int32_t question, int status, const char *message)
+                            const char *kv_type, int32_t context, int32_t question, int status,
+                            const char *message)
 {
     json_t *r = kvl_record_start("error", run);
 #define ERROR KVL_PUT
@@ -389,13 +391,14 @@ static json_t *record_error(const char *run, const struct kvl_cell *c, const cha
     return r;
 }
 
-json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message)
+json_t *kvl_record_model_error(const char *run, const char *model, const char *kv_type, int status,
+                               const char *message)
 {
-    return record_error(run, NULL, model, -1, -1, status, message);
+    return record_error(run, NULL, model, kv_type, -1, -1, status, message);
 }
 
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message)
 {
-    return record_error(run, c, NULL, context, question, status, message);
+    return record_error(run, c, NULL, NULL, context, question, status, message);
 }

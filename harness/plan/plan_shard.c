@@ -89,22 +89,35 @@ double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c)
     return 4.0 * PLAN_DECODE_COST * (1.0 + c->length / plan_even_tok(w)) * w->sweep->quality.steps;
 }
 
+struct kvl_cell_steps kvl_cell_steps(const struct kvl_work *w, const struct kvl_cell *c)
+{
+    const struct kvl_sweep *s = w->sweep;
+    const struct kvl_reading *r = kvl_point_reading(c->task);
+    bool own = c->planned && kvl_planned_own_prefill(c->planned);
+    if (r && !c->speed)
+        return (struct kvl_cell_steps){ .steps = c->length - kvl_reading_before(r, c->length),
+                                        .attaches = 1 };
+    if (c->speed)
+        return (struct kvl_cell_steps){ .steps = s->speed.warmup + s->speed.steps, .attaches = 1 };
+    return (struct kvl_cell_steps){
+        .steps = PLAN_ANSWER_TOK * s->questions,
+        .attaches = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1,
+        .passes = s->quality.questions,
+    };
+}
+
 /* Decode reads weights and what the policy reads; attaching reads the context, once per question
  * where the question is part of the prefill. */
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c)
 {
-    const struct kvl_sweep *s = w->sweep;
     int32_t read = c->budget_tok ? KVL_MIN(c->budget_tok, c->length) : c->length;
     bool own = c->planned && kvl_planned_own_prefill(c->planned);
     double even = plan_even_tok(w);
     double step = PLAN_DECODE_COST * (1.0 + read / even), attach = 0.02 * c->length;
-    const struct kvl_reading *r = kvl_point_reading(c->task);
-    if (r && !c->speed) return attach + step * (c->length - kvl_reading_before(r, c->length));
-    if (own) attach = KVL_MIN(c->length * (1.0 + read / even), kvl_prefill_cost(w, c->length));
-    if (c->speed) return attach + step * (s->speed.warmup + s->speed.steps);
-    int32_t n_attach = c->protocol == KVL_QUESTION_IN_PREFILL && !own ? s->questions : 1;
-    return attach * n_attach + step * PLAN_ANSWER_TOK * s->questions +
-           kvl_cell_pass_cost(w, c) * s->quality.questions;
+    struct kvl_cell_steps n = kvl_cell_steps(w, c);
+    if (own && (c->speed || !kvl_point_reading(c->task)))
+        attach = KVL_MIN(c->length * (1.0 + read / even), kvl_prefill_cost(w, c->length));
+    return attach * n.attaches + step * n.steps + kvl_cell_pass_cost(w, c) * n.passes;
 }
 
 static double plan_group_cost(const struct kvl_work *w, const struct kvl_group *g)

@@ -124,6 +124,12 @@ void kvl_group_estimate(const struct kvl_work *w, const struct kvl_group *g,
  * model's weights. What a unit takes in seconds is measured (rates.h, progress.h). */
 double kvl_prefill_cost(const struct kvl_work *w, int32_t n_tok);
 double kvl_group_context_cost(const struct kvl_work *w, const struct kvl_group *g);
+/* What a cell does in one context: tokens that it decodes under its policy, how often that is attached, reference
+ * passes. */
+struct kvl_cell_steps {
+    double steps, attaches, passes;
+};
+struct kvl_cell_steps kvl_cell_steps(const struct kvl_work *w, const struct kvl_cell *c);
 double kvl_cell_context_cost(const struct kvl_work *w, const struct kvl_cell *c);
 double kvl_cell_pass_cost(const struct kvl_work *w, const struct kvl_cell *c);
 

@@ -13,6 +13,8 @@
  * may (kvl_session_attach_like): each takes those of the latest one before it. */
 #include "runner_context.h"
 
+#include "kv_held.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -103,20 +105,45 @@ static const struct kvl_session *parent_donor(const struct batch *b, const struc
     return b->donor;
 }
 
-/* question_in_prefill: the context with the question but its last token, once for all policies. */
-static int context_prompt(struct kvl_context *c, struct kvl_context_question *q)
+static int prompt_make(struct kvl_context *c, const struct kvl_context_question *q,
+                       const struct kvl_session *context, struct kvl_session **out)
 {
-    if (q->prompt) return KVL_OK;
     struct kvl_session *s;
-    KVL_TRY(kvl_session_fork(c->session, &s, c->err));
+    if (*out) return KVL_OK;
+    KVL_TRY(kvl_session_fork(context, &s, c->err));
     int rc = KVL_OK;
     if (q->tokens.n > 1)
         rc = kvl_session_prefill(s, q->tokens.id, q->tokens.n - 1, NULL, false, c->err);
     if (rc == KVL_OK)
-        q->prompt = s;
+        *out = s;
     else
         kvl_session_destroy(s);
     return rc;
+}
+
+/* question_in_prefill: the context with the question but its last token, once for all policies. */
+static int context_prompt(struct kvl_context *c, struct kvl_context_question *q)
+{
+    return prompt_make(c, q, c->session, &q->prompt);
+}
+
+/* What reference passes compare with: the same tokens, read densely over keys and values of the reference type. */
+static int context_reference(struct kvl_context *c, struct kvl_context_question *q,
+                             const struct kvl_session **out)
+{
+    struct kvl_runner *r = c->r;
+    const struct kvl_tokens *t = &c->sample.tokens;
+    double ns;
+    if (!r->reference) {
+        KVL_TRY(context_prompt(c, q));
+        *out = q->prompt;
+        return KVL_OK;
+    }
+    if (!c->reference)
+        KVL_TRY(kvl_prefill(r->reference, &r->snapshots, t->id, t->n, &c->reference, &ns, c->err));
+    KVL_TRY(prompt_make(c, q, c->reference, &q->reference));
+    *out = q->reference;
+    return KVL_OK;
 }
 
 /* The context with the first question but its last token. */
@@ -266,6 +293,14 @@ static int item_open(struct item *it, const struct kvl_session *like)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
+/* An answer whose bytes are not those that its keys and values claim is none. */
+static void item_held(struct item *it)
+{
+    const struct kvl_store *store = kvl_engine_store(it->run->c->r->engine);
+    for (int32_t k = 0; k < it->n && it->ask->error.code == KVL_OK; k++)
+        (void)kvl_kv_held(it->ask[k].session, kvl_store_desc(store), &it->ask->error);
+}
+
 /* KVL_OK: each has its answer or its error.  Else `why` says what failed for all of them. */
 static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl_err *why)
 {
@@ -278,6 +313,7 @@ static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl
     }
     if (n == 0) return KVL_OK;
     int rc = kvl_ask_decode(ask, n, b->c->r->work->model, &b->c->r->room, why);
+    for (int32_t i = first; i < last && rc == KVL_OK; i++) item_held(&b->item[i]);
     if (rc == KVL_OK || kvl_runner_ends(rc) || n_items > 1) return rc;
     ask[0]->error = *why;
     ask[0]->error.code = rc;
@@ -363,9 +399,10 @@ static int cell_quality(struct kvl_cell_run *run, int32_t question)
     struct kvl_context_question *q = &c->question[question];
     struct item it = { .run = run, .question = question, .n = 1 };
     struct kvl_session *dense = NULL;
+    const struct kvl_session *reference;
     int rc = item_open(&it, NULL);
-    if (rc == KVL_OK) rc = context_prompt(c, q);
-    if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
+    if (rc == KVL_OK) rc = context_reference(c, q, &reference);
+    if (rc == KVL_OK) rc = kvl_session_fork(reference, &dense, c->err);
     struct kvl_ask none = { 0 }, *ask = it.ask ? it.ask : &none;
     struct kvl_quality_run pass = { .prompt = ask->prompt,
                                     .policy = ask->session,

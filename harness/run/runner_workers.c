@@ -6,6 +6,7 @@
  * cells of the policy that ran fail for good, the rest of its unit goes to a new worker, which knows
  * that: no policy gets to crash the same unit twice. */
 #include "commit.h"
+#include "machine.h"
 #include "stop.h"
 #include "workers_death.h"
 
@@ -41,10 +42,10 @@ struct worker {
     pid_t pid; /* 0 = none */
     int fd;
     struct unit *unit;
-    uint64_t t_spent;  /* until then what it did is known */
-    uint64_t quiet_ns; /* a policy or task has run for so long without a frame */
-    bool late;         /* it was ended for that */
-    struct kvl_buf in; /* frames that are not whole */
+    uint64_t t_spent;      /* until then what it did is known */
+    uint64_t quiet_ns;     /* a policy or task has run for so long without a frame */
+    enum kvl_limit passed; /* for which it was ended */
+    struct kvl_buf in;     /* frames that are not whole */
 };
 
 /* What all processes see. */
@@ -62,6 +63,7 @@ struct workers {
     struct pollfd *poll; /* [n] */
     struct shared *shared;
     size_t shared_bytes;
+    struct kvl_limits limits;
     bool speed;      /* units are groups of speed cells */
     uint64_t t_stop; /* when a stop was seen; 0 = none yet */
     uint64_t t_look; /* when the time of workers was counted */
@@ -398,10 +400,10 @@ static int worker_died(struct workers *w, int32_t i, const struct kvl_err *lost)
     const struct kvl_group *g = &w->r->work->group[u->what.group];
     struct kvl_err why;
     int32_t n = 0;
-    double late_s = w->worker[i].late ? w->r->work->sweep->cell_limit_s : 0.0;
-    struct kvl_death d = { .status = worker_end(w, i), .lost = lost, .late_s = late_s };
+    struct kvl_death d = { .passed = w->worker[i].passed, .limits = &w->limits, .lost = lost };
+    d.status = worker_end(w, i);
     if (*w->r->stop) return KVL_OK;
-    d.harm = late_s > 0 ? KVL_HARM_NONE : (enum kvl_harm_kind)w->shared->each[i].harm;
+    d.harm = d.passed ? KVL_HARM_NONE : (enum kvl_harm_kind)w->shared->each[i].harm;
     d.policy = kvl_death_policy(w->r, u->what, w->shared->each[i].policy);
     d.task = d.policy ? NULL : kvl_death_task(w->r, u->what, w->shared->each[i].policy);
     KVL_TRY(death_record(w, u, &d, &why, &n));
@@ -436,15 +438,10 @@ static void workers_kill(struct workers *w)
         const char *task = x->unit && !policy ? kvl_death_task(w->r, x->unit->what, runs) : NULL;
         kill(x->pid, SIGKILL);
         kvl_progress_end(&w->r->progress);
+        const char *kind = policy ? "policy " : task ? "task " : "", *who = policy ? policy : task;
         fprintf(stderr,
-                "kvlab: %s%s did not return within %d s of signal %d: its worker was ended\n",
-                policy ? "policy "
-                : task ? "task "
-                       : "what ran",
-                policy ? policy
-                : task ? task
-                       : "",
-                KVL_STOP_GRACE_S, *w->r->stop);
+                "kvlab: %s%s did not return within %d s of signal %d: its worker was ended\n", kind,
+                who ? who : "what ran", KVL_STOP_GRACE_S, *w->r->stop);
     }
     w->killed = true;
 }
@@ -458,19 +455,20 @@ static void workers_stop(struct workers *w)
     if (now - w->t_stop >= (uint64_t)KVL_STOP_GRACE_S * 1000000000u) workers_kill(w);
 }
 
-/* A cell that takes longer than its limit costs its worker.  While nobody's code runs, as in a prefill, none counts. */
+/* A cell that takes longer or holds more than it may costs its worker.  While nobody's code runs, as in a prefill, none
+ * does. */
 static void workers_limit(struct workers *w)
 {
-    double limit_s = w->r->work->sweep->cell_limit_s;
     uint64_t now = kvl_now_ns(), spent = KVL_MIN(now - w->t_look, (uint64_t)WORKERS_LOOK_NS);
+    int64_t free_bytes = kvl_memory_free_bytes();
     w->t_look = now;
-    for (int32_t i = 0; i < w->n && limit_s > 0; i++) {
+    for (int32_t i = 0; i < w->n; i++) {
         struct worker *x = &w->worker[i];
-        if (!x->pid || x->late || !w->shared->each[i].policy) continue;
+        if (!x->pid || x->passed || !w->shared->each[i].policy) continue;
         x->quiet_ns += spent;
-        if ((double)x->quiet_ns < 1e9 * limit_s) continue;
-        x->late = true;
-        kill(x->pid, SIGKILL);
+        x->passed = kvl_limit_passed(&w->limits, 1e-9 * (double)x->quiet_ns,
+                                     kvl_process_bytes(x->pid), free_bytes);
+        if (x->passed) kill(x->pid, SIGKILL);
     }
 }
 
@@ -578,6 +576,7 @@ int kvl_runner_workers(struct kvl_runner *r, bool speed, struct kvl_err *err)
 {
     struct workers w = { .r = r, .n = r->jobs.n, .threads = r->jobs.threads, .err = err };
     w.speed = speed;
+    w.limits = kvl_limits_of(r);
     if (speed) { /* alone */
         w.n = 1;
         w.threads = r->info->threads;

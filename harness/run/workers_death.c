@@ -3,15 +3,47 @@
 
 #include "child.h"
 #include "commit.h"
+#include "machine.h"
+#include "memory.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
 
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+/* Tables of policies, libraries: what no plan knows. */
+enum { LIMITS_BESIDE = 256 << 20, LIMITS_LEAST = 512 << 20 };
+
+struct kvl_limits kvl_limits_of(const struct kvl_runner *r)
+{
+    const struct kvl_sweep *s = r->work->sweep;
+    struct kvl_limits l = { .time_s = s->cell_limit_s, .bytes = s->cell_memory_bytes };
+    struct kvl_memory m;
+    int64_t free_bytes = kvl_memory_free_bytes();
+    if (free_bytes <= 0 || kvl_memory_plan(r, s->kv_type, &m, NULL) != KVL_OK) return l;
+    l.estimate =
+        (int64_t)(m.footprint.kv_bytes + m.footprint.work_bytes + m.footprint.weight_bytes) +
+        LIMITS_BESIDE;
+    l.least_free = KVL_MIN(free_bytes / 16, LIMITS_LEAST);
+    return l;
+}
+
+enum kvl_limit kvl_limit_passed(const struct kvl_limits *l, double quiet_s, int64_t bytes,
+                                int64_t free_bytes)
+{
+    if (l->time_s > 0 && quiet_s >= l->time_s) return KVL_LIMIT_TIME;
+    if (l->bytes > 0 && bytes > l->bytes) return KVL_LIMIT_BYTES;
+    bool scarce = l->least_free > 0 && free_bytes > 0 && free_bytes < l->least_free;
+    return scarce && bytes > l->estimate ? KVL_LIMIT_MACHINE : KVL_LIMIT_NONE;
+}
+
+/* ---- deaths ---------------------------------------------------------------------------------- */
+
 bool kvl_death_killed(const struct kvl_death *d)
 {
     bool signal = WIFSIGNALED(d->status) && WTERMSIG(d->status) == SIGKILL;
-    return signal && !d->lost && !d->harm && d->late_s <= 0;
+    return signal && !d->lost && !d->harm && !d->passed;
 }
 
 void kvl_death_text(const struct kvl_death *d, struct kvl_err *out)
@@ -21,8 +53,15 @@ void kvl_death_text(const struct kvl_death *d, struct kvl_err *out)
     bool killed = kvl_death_killed(d);
     if (d->harm)
         snprintf(how, sizeof how, "was ended: what ran %s", kvl_harm_text(d->harm));
-    else if (d->late_s > 0)
-        snprintf(how, sizeof how, "was ended: no answer within %g s (--cell-limit)", d->late_s);
+    else if (d->passed == KVL_LIMIT_TIME)
+        snprintf(how, sizeof how, "was ended: no answer within %g s (--cell-limit)",
+                 d->limits->time_s);
+    else if (d->passed == KVL_LIMIT_BYTES)
+        snprintf(how, sizeof how, "was ended: more than %.0f MiB of memory (--cell-memory)",
+                 (double)d->limits->bytes / 0x1p20);
+    else if (d->passed == KVL_LIMIT_MACHINE)
+        snprintf(how, sizeof how,
+                 "was ended: this machine ran out of memory, of which it held more than planned");
     else if (killed)
         snprintf(how, sizeof how, "was killed (signal %d; the system may have been out of memory)",
                  SIGKILL);
@@ -32,7 +71,8 @@ void kvl_death_text(const struct kvl_death *d, struct kvl_err *out)
         snprintf(who, sizeof who, " while %s %s ran", d->policy ? "policy" : "task",
                  d->policy ? d->policy : d->task);
     *out = (struct kvl_err){ 0 };
-    kvl_fail(out, killed ? KVL_ENOMEM : code, "the worker of this context %s%s", how, who);
+    bool memory = killed || d->passed == KVL_LIMIT_BYTES || d->passed == KVL_LIMIT_MACHINE;
+    kvl_fail(out, memory ? KVL_ENOMEM : code, "the worker of this context %s%s", how, who);
 }
 
 const char *kvl_death_policy(const struct kvl_runner *r, struct kvl_unit u, const char *name)

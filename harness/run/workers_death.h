@@ -5,13 +5,29 @@
 #include "harm.h"
 #include "worker.h"
 
+/* What ends a worker while a policy or task runs: what it may take, and what the machine has. */
+struct kvl_limits {
+    double time_s; /* without an answer; 0: no limit */
+    int64_t bytes; /* that a worker holds; 0: no limit */
+    int64_t
+        estimate; /* that a worker needs by the plan: beyond it one gives way when memory runs out */
+    int64_t least_free; /* below which the machine has too little; 0: not known */
+};
+enum kvl_limit { KVL_LIMIT_NONE, KVL_LIMIT_TIME, KVL_LIMIT_BYTES, KVL_LIMIT_MACHINE };
+/* Of the runner, at its start. */
+struct kvl_limits kvl_limits_of(const struct kvl_runner *r);
+/* Which one a worker has passed that has run for so long, holds so much, while so much is free (0: not known). */
+enum kvl_limit kvl_limit_passed(const struct kvl_limits *l, double quiet_s, int64_t bytes,
+                                int64_t free_bytes);
+
 /* How a worker ended: a status of waitpid, or what it said of its device; and who ran: a policy, the
  * task, or none that is known. */
 struct kvl_death {
     int status;
     const struct kvl_err *lost;
     enum kvl_harm_kind harm;
-    double late_s; /* its cell took longer; 0: not for that */
+    enum kvl_limit passed; /* why we ended it */
+    const struct kvl_limits *limits;
     const char *policy, *task;
 };
 

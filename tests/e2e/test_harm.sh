@@ -21,6 +21,7 @@ policy() {
 #include <fcntl.h>
 #include <fenv.h>
 #include <locale.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -126,10 +127,40 @@ policy stops 'kill(0, SIGSTOP)'
 harms stops "$ended was ended: no answer within 2 s (--cell-limit) while policy stops ran" --cell-limit 2
 policy loops 'for (;;) continue'
 harms loops "$ended was ended: no answer within 1 s (--cell-limit) while policy loops ran" --cell-limit 1s
+policy leaks 'for (;;) { volatile char *p = malloc(1 << 20); for (int i = 0; p && i < 1 << 20; i += 4096) p[i] = 1; usleep(500); }'
+with='1 2' harms leaks "$ended was ended: more than 200 MiB of memory (--cell-memory) while policy leaks ran" --cell-memory 200M
+leaked="a policy that takes memory without end is ended at 200 MiB (--cell-memory), with 1 and 2 workers: its cells fail as out of memory, the others stay"
 policy thinks '' 'for (;;) continue'
 harms thinks 'the plan of policy thinks did not end within 1 s' --cell-limit 1
 policy spawns '' 'if (fork() == 0) for (;;) pause()'
 harms spawns 'the plan of policy spawns started another process (fork)'
+
+policy sleeps 'sleep(1000)'
+harms sleeps "$ended was ended: no answer within 1 s (--cell-limit) while policy sleeps ran" --cell-limit 1
+policy kills 'raise(SIGKILL)'
+harms kills "$ended was killed (signal 9; the system may have been out of memory) while policy kills ran"
+
+# ---- crashes ----------------------------------------------------------------------------------------------
+
+crashed="$ended crashed (signal 11, Segmentation fault) while policy"
+policy null '*(volatile int *)0 = 1'
+with='1 2' harms null "$crashed null ran"
+policy constant '*(volatile char *)(size_t)"constant" = 1'
+harms constant "$crashed constant ran"
+echo 'static int deep_again(volatile char *p) { volatile char b[4096]; b[0] = p ? p[0] : 1; return deep_again(b) + b[0]; }' >deep.h
+policy deep 'deep_again(NULL)' '' '-O0 -Wno-infinite-recursion -include deep.h'
+harms deep "$crashed deep ran"
+policy jumps 'static jmp_buf nowhere; longjmp(nowhere, 1)'
+harms jumps "$crashed jumps ran"
+policy aborts 'abort()'
+harms aborts "$ended crashed (signal 6, Aborted) while policy aborts ran"
+
+# ---- what others do not notice ------------------------------------------------------------------------------
+
+policy floods 'static char x[1 << 16]; for (int i = 0; i < 64; i++) if (write(1, x, sizeof x) < 0 || write(2, "flood\n", 6) < 0) break'
+harms floods '' >flood
+policy handles 'for (int i = 1; i < 32; i++) signal(i, SIG_IGN)'
+harms handles ''
 
 # SIGTERM ends a sweep whose policy has stopped its group.
 "$program" sweep small.yaml "${few[@]}" --threads 1 --quiet --plugin ./stops.so --set policies=stops --log term.zst 2>err &
@@ -171,6 +202,7 @@ task() {
 # spoils NAME MESSAGE [FLAG...]: the cells of the task fail; those of another do not notice
 spoils() {
     local name=$1 want=$2
+    n_harms=$((n_harms + 1))
     shift 2
     rm -f harm.zst
     timeout 120 "$program" sweep small.yaml "${few[@]}" --threads 2 --jobs 2 --quiet --task-plugin "./$name.so" --set 'policies=[full, quest]' \
@@ -204,3 +236,4 @@ for limit in x 1d -1 1s1 nan; do
 done
 
 echo "$n_harms ways in which plug-ins misbehave: each costs its own cells, the records of others stay what they are"
+echo "$leaked"

@@ -3,7 +3,8 @@
 # of one that was left alone: nothing that was committed is lost, nothing stands twice.  With one process
 # and with workers.
 #
-# KVL_LONG=1 kills 100 times instead of 10, and sweeps more; KVL_KILLS=N kills N times.
+# KVL_LONG=1 kills 100 times instead of 10, and sweeps more; KVL_KILLS=N kills N times.  With KVL_KILLS_FOLDER=DIR what
+# was killed stays there, and a test that was itself ended goes on with the kills that are left.
 #   $1 the program   $2 the sources
 set -euo pipefail
 program=$(realpath "$1")
@@ -13,10 +14,14 @@ source_dir=$(realpath "$2")
 cd "$work"
 kills=${KVL_KILLS:-$((${KVL_LONG:-0} ? 100 : 10))}
 RANDOM=${KVL_SEED:-7}
+[ -z "${KVL_KILLS_FOLDER-}" ] || { mkdir -p "$KVL_KILLS_FOLDER"; cd "$KVL_KILLS_FOLDER"; }
 
-sweep_file $((kills > 99 ? kills * 6 / 10 : 24)) >small.yaml
-run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
-results_of whole.zst >whole
+if [ ! -s whole ]; then
+    sweep_file $((kills > 99 ? kills * 6 / 10 : 24)) >small.yaml
+    run_sweep small.yaml --log whole.zst 2>err || fail "the sweep alone"
+    results_of whole.zst >whole.new
+    mv whole.new whole
+fi
 whole_bytes=$(stat -c %s whole.zst)
 
 # ---- kill -9 ------------------------------------------------------------------------------------
@@ -24,10 +29,13 @@ whole_bytes=$(stat -c %s whole.zst)
 # kill_often JOBS: kills when the log has grown by a random part, together less than the whole log, and
 # a random moment later; sets killed to how many met a running sweep.
 kill_often() {
-    rm -f cut.zst cut.zst.*
+    local tries=0
     killed=0
-    for ((i = 0; i < kills; i++)); do
-        kill_once cut.zst $((RANDOM * whole_bytes / kills / 32768)) --jobs "$1" --log cut.zst
+    [ ! -e "killed-$1" ] || read -r tries killed <"killed-$1"
+    RANDOM=$((${KVL_SEED:-7} + tries)) # one that goes on does not kill at the same moments again
+    for ((; tries < kills; tries++)); do
+        kill_once "cut-$1.zst" $((RANDOM * whole_bytes / kills / 32768)) --jobs "$1" --log "cut-$1.zst"
+        echo $((tries + 1)) $killed >"killed-$1"
     done
 }
 
@@ -36,12 +44,13 @@ for jobs in 1 2; do
     for ((round = 0; round < 10; round++)); do
         kill_often $jobs
         [ $killed -lt $((kills / 2)) ] || break
+        rm -f "cut-$jobs.zst" "cut-$jobs.zst".* "killed-$jobs"
     done
     [ $killed -ge $((kills / 2)) ] || fail "only $killed of $kills kills met a running sweep"
-    run_sweep small.yaml --jobs $jobs --log cut.zst 2>err || fail "the last start"
-    committed cut.zst | head -n "$(wc -l <cut.zst.kept)" | cmp -s - cut.zst.kept || fail "records are gone at the end"
-    equal "nothing twice" "" "$(repeated_samples cut.zst)$(repeated_cells cut.zst)"
-    results_of cut.zst >cut
+    run_sweep small.yaml --jobs $jobs --log cut-$jobs.zst 2>err || fail "the last start"
+    committed cut-$jobs.zst | head -n "$(wc -l <cut-$jobs.zst.kept)" | cmp -s - cut-$jobs.zst.kept || fail "records are gone at the end"
+    equal "nothing twice" "" "$(repeated_samples cut-$jobs.zst)$(repeated_cells cut-$jobs.zst)"
+    results_of cut-$jobs.zst >cut
     cmp -s whole cut || fail "other results than alone: $(diff whole cut | head -n 4)"
     [ -z "${KVL_KILLS-}" ] || echo "$jobs worker(s): killed $killed times: no committed record lost, none twice, the results of a sweep left alone"
 done

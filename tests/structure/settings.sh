@@ -14,9 +14,9 @@ cc -std=c17 -Wall -Werror -I "$sources/harness/plan" -o "$work/page" "$here/sett
 "$work/page" >"$work/tables"
 bash "$here/made_tables.sh" "$work/tables" "$sources/harness/sweeps/README.md" "${2-}"
 cd "$sources"
-# Parts of one value are read with it; presets of tasks and recipes of papers are files of other keys.
+# Parts of one value are read with it; presets of tasks, recipes of papers and profiles of devices are files of other keys.
 grep -rn 'kvl_yaml_walk(' harness --include='*.c' |
-    grep -vE '^harness/(plan/setting[a-z_]*|plan/config_point|report/published|lib/yamldoc)\.c:' >"$work/wrong" || true
+    grep -vE '^harness/(plan/setting[a-z_]*|plan/config_point|report/published|simulate/profile|lib/yamldoc)\.c:' >"$work/wrong" || true
 # A key of the command line is a flag's row; what a command says in the place of the user is none.
 grep -rnE 'kvl_sweep_override(_words)?\([^"]*"[a-z_.]+", "--[a-z]' harness --include='*.c' |
     grep -vE '"(log|tasks|policies)",' >>"$work/wrong" || true

@@ -1,5 +1,6 @@
 /* What is left takes what is like it took: by policy, carried along lengths. */
 #include "forecast.h"
+#include "workers_death.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -429,6 +430,23 @@ static void test_heatmap(void **state)
     }
 }
 
+/* A worker gives way for its own limits, and, where the machine has too little left, for what it holds beyond its plan. */
+static void test_limits(void **state)
+{
+    (void)state;
+    const int64_t mib = 1 << 20;
+    const struct kvl_limits none = { 0 }, all = { 10, 100 * mib, 50 * mib, 20 * mib },
+                            machine = { 0, 0, 50 * mib, 20 * mib };
+    assert_int_equal(kvl_limit_passed(&none, 1e9, INT64_MAX, 1), KVL_LIMIT_NONE);
+    assert_int_equal(kvl_limit_passed(&all, 9.9, 100 * mib, 20 * mib), KVL_LIMIT_NONE);
+    assert_int_equal(kvl_limit_passed(&all, 10, 0, 0), KVL_LIMIT_TIME);
+    assert_int_equal(kvl_limit_passed(&all, 0, 101 * mib, 0), KVL_LIMIT_BYTES);
+    assert_int_equal(kvl_limit_passed(&machine, 0, 51 * mib, 19 * mib), KVL_LIMIT_MACHINE);
+    assert_int_equal(kvl_limit_passed(&machine, 0, 50 * mib, 19 * mib), KVL_LIMIT_NONE);
+    assert_int_equal(kvl_limit_passed(&machine, 0, 51 * mib, 20 * mib), KVL_LIMIT_NONE);
+    assert_int_equal(kvl_limit_passed(&machine, 0, 51 * mib, 0), KVL_LIMIT_NONE);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,6 +460,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_timed, sweep_open_timed, sweep_close),
         cmocka_unit_test_setup_teardown(test_timed_again, sweep_open_timed, sweep_close),
         cmocka_unit_test_setup_teardown(test_timed_line, sweep_open_timed, sweep_close),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,6 +56,7 @@ struct kvl_device_info {
     char class_name[16]; /* "cpu", "cuda": part of a cell's id */
     int32_t compute_major, compute_minor, n_sm;
     double memory_gbs; /* of its data sheet's clock and width; 0: not known */
+    double clock_mhz;  /* of its multiprocessors, at most; 0: not known */
     /* Steps are gathered; false: the driver refuses, KVL_CUDA_GRAPH=0, or every operator waits
      * (KVL_CUDA_CHECKS; a build with asserts). */
     bool graphs;

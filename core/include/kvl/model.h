@@ -286,8 +286,11 @@ struct kvl_counters {
     int64_t
         window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
     int64_t window_lanes;
-    int64_t kv_read_bytes; /* keys and values that attention read */
-    int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
+    /* Keys and values that attention read: what the lists name, at the bytes of the store's types.  The same as the operators
+     * are given it, rows of lanes as they lie; the two are held against each other (kvl_kv_held).  Under the mask oracle
+     * nothing is walked. */
+    int64_t kv_read_bytes, kv_walked_bytes;
+    int64_t given_keys; /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */
     int64_t n_select;         /* calls of `select` */
     int64_t n_evicted;        /* slots evicted, all lanes */

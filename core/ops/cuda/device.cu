@@ -299,6 +299,7 @@ static void device_info(struct kvl_device_info *out)
     /* kHz, bits, two transfers a clock */
     out->memory_gbs = 2.0e3 * info_attribute(cudaDevAttrMemoryClockRate) *
                       info_attribute(cudaDevAttrGlobalMemoryBusWidth) / 8 / 1e9;
+    out->clock_mhz = 1e-3 * info_attribute(cudaDevAttrClockRate);
     (void)cudaGetLastError();
     out->graphs = kvl_cuda_step_able();
 }

@@ -1,6 +1,6 @@
-/* sweep_cmd.h - what `sweep` and `run` share: options, and the way from a configuration to a table. */
-#ifndef KVL_SWEEP_CMD_H
-#define KVL_SWEEP_CMD_H
+/* run_and_sweep.h - what `sweep` and `run` share: options, and the way from a configuration to a table. */
+#ifndef KVL_RUN_AND_SWEEP_H
+#define KVL_RUN_AND_SWEEP_H
 
 #include "args.h"
 #include "sweep_plan.h"
@@ -14,6 +14,7 @@ struct kvl_sweep_args {
     int32_t jobs;            /* 0 = auto */
     bool cell_limit;         /* asked for: */
     double cell_limit_s;
+    int64_t cell_memory_bytes; /* 0: not asked for */
     enum kvl_only only;
     bool dry_run, cells, accept_stale, retry, strict, quiet, stats;
     struct kvl_yaml_override override[KVL_YAML_MAX_OVERRIDES];
