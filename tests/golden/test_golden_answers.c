@@ -13,7 +13,7 @@ static const struct gw_llama llama = {
     .n_layers = 2, .n_heads = 4, .n_kv_heads = 2, .n_embd = 64, .head_dim = 16, .seed = 8
 };
 
-enum { MOST = 24, STEPS = 30 }; /* queries of a window; steps */
+enum { MOST = 24, STEPS = 30, MANY = 300 }; /* queries of a window; steps */
 
 static double dot(const float *a, const float *b)
 {
@@ -50,7 +50,7 @@ static void importance(const struct rkv *w, const float *const *q, const float *
 
 static void redundancy(const float *k, int32_t n, double *out)
 {
-    static double cosine[N + STEPS][N + STEPS];
+    static double cosine[MANY][MANY];
     double sum = 0;
     for (int32_t i = 0; i < n; i++) {
         int32_t alike = 0;
@@ -114,6 +114,63 @@ static void test_rkv(void **state)
         rig_end(&rs);
     }
     shot_close(&t);
+}
+
+/* More keys than are compared at a time, by their redundancy alone. */
+static void alike_scores(struct shot *t, int32_t layer, int32_t kv_head, const void *with,
+                         double *score)
+{
+    float *k = shot_read(t, layer, kv_head, KVL_PART_K);
+    (void)with;
+    redundancy(k, t->n, score);
+    for (int32_t i = 0; i < t->n; i++) score[i] = i >= t->n - 8 ? HUGE_VAL : -score[i];
+    kvl_free(k);
+}
+
+static void test_rkv_of_many(void **state)
+{
+    static struct shot t;
+    (void)state;
+    shot_open(&t, &llama, MANY, 3);
+    struct rig_session rs = shot_policy(&t, kvl_policy_rkv, "kept=90,lambda=0", 100);
+    shot_expect_best(&t, &rs, 90, alike_scores, NULL);
+    rig_end(&rs);
+    shot_close(&t);
+}
+
+/* Sizes that follow from the budget: a quarter of it between two cuts, 128 at most; a prompt that is half of what stays. */
+static void test_sizes(void **state)
+{
+    static const struct {
+        bool tri;
+        const char *options;
+        int32_t budget;
+        const char *resolved;
+    } ways[] = {
+        { false, "", 60, "kept=45,buffer=15" },
+        { false, "", 4000, "kept=3872,buffer=128" },
+        { false, "kept=30", 60, "kept=30,buffer=15" },
+        { false, "buffer=6", 60, "kept=54,buffer=6" },
+        { true, "", 60, "kept=45,buffer=15,prompt=judge" },
+        { true, "", 4000, "kept=3872,buffer=128,prompt=keep" },
+        { true, "", 4, "kept=3,buffer=1,prompt=judge" },
+        { true, "kept=200", 60, "kept=200,buffer=15,prompt=keep" },
+        { true, "kept=199", 60, "kept=199,buffer=15,prompt=judge" },
+        { true, "buffer=6,prompt=keep", 60, "kept=54,buffer=6,prompt=keep" },
+    };
+    struct rig r;
+    struct kvl_planned *planned;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = llama });
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        const struct kvl_policy *p = ways[i].tri ? kvl_policy_triattention : kvl_policy_rkv;
+        RIG_OK(&r.err, kvl_planned_create(p, rig_shape(&r), ways[i].options, ways[i].budget, N,
+                                          &planned, &r.err));
+        if (!strstr(kvl_planned_options(planned), ways[i].resolved))
+            fail_msg("%s: %s", ways[i].options, kvl_planned_options(planned));
+        kvl_planned_destroy(planned);
+    }
+    rig_close(&r);
 }
 
 /* ---- in the first layer, whose keys and queries no eviction changes ------------------------------------------- */
@@ -402,10 +459,9 @@ static void test_triattention_measured(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rkv),
-        cmocka_unit_test(test_rkv_while_decoding),
-        cmocka_unit_test(test_triattention),
-        cmocka_unit_test(test_triattention_measured),
+        cmocka_unit_test(test_rkv),          cmocka_unit_test(test_rkv_of_many),
+        cmocka_unit_test(test_sizes),        cmocka_unit_test(test_rkv_while_decoding),
+        cmocka_unit_test(test_triattention), cmocka_unit_test(test_triattention_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,6 +92,75 @@ static void test_entropy_of_any_scores(void **state)
     rig_close(&r);
 }
 
+/* And more of the kind: scores (a i^2 + b (h + 1) i + 5 h + 1) mod m, less a number, of token i in head h. */
+static void test_entropy_of_many(void **state)
+{
+    static const struct {
+        const char *options;
+        int32_t n, keep, of[4], want[40]; /* of: a, b, m, the number */
+    } cases[] = {
+        { "chunk=5,few=3", 39, 6, { 18, 21, 31, 0 }, { 10, 11, 12, 13, 14, 20 } },
+        { "chunk=3,few=2", 25, 20, { 27, 18, 23, 0 }, { 2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+                                                        12, 13, 14, 15, 16, 17, 18, 19, 21, 22 } },
+        { "chunk=4,few=1", 38, 28, { 29, 9, 23, 0 }, { 2,  4,  5,  6,  7,  11, 12, 13, 14, 15,
+                                                       16, 17, 18, 19, 20, 21, 22, 23, 24, 25,
+                                                       26, 27, 28, 29, 30, 31, 36, 37 } },
+        { "chunk=4,few=1", 32, 9, { 31, 5, 37, 0 }, { 8, 9, 10, 11, 16, 17, 18, 19, 20 } },
+        { "chunk=9,few=1", 20, 8, { 13, 28, 23, 0 }, { 9, 10, 11, 12, 13, 14, 15, 16 } },
+        { "chunk=5,few=2",
+          29,
+          22,
+          { 14, 23, 23, 0 },
+          { 1, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 17, 20, 21, 22, 23, 24, 25, 26, 27, 28 } },
+        { "chunk=5,few=1",
+          32,
+          16,
+          { 13, 30, 31, 0 },
+          { 3, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 24 } },
+        { "chunk=3,few=2",
+          28,
+          14,
+          { 40, 1, 37, 9 },
+          { 3, 4, 9, 10, 11, 15, 16, 17, 18, 19, 20, 22, 23, 27 } },
+        { "chunk=5,few=3",
+          22,
+          18,
+          { 33, 23, 29, 9 },
+          { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 16, 17, 18, 19 } },
+        { "chunk=6,few=4", 25, 10, { 19, 1, 17, 9 }, { 6, 7, 9, 11, 12, 13, 14, 15, 16, 24 } },
+        { "chunk=3,few=2",
+          32,
+          16,
+          { 40, 27, 31, 0 },
+          { 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 21, 22, 23, 29 } },
+        { "chunk=3,few=1", 34, 24, { 10, 25, 23, 0 }, { 1,  3,  4,  5,  6,  7,  8,  12,
+                                                        13, 14, 15, 16, 17, 18, 19, 20,
+                                                        24, 25, 26, 27, 28, 29, 30, 33 } },
+        { "chunk=5,few=3", 34, 21, { 32, 4, 29, 9 }, { 0,  1,  2,  3,  4,  10, 11, 12, 13, 15, 16,
+                                                       17, 18, 19, 21, 23, 24, 30, 31, 32, 33 } },
+        { "chunk=3,few=2", 29, 7, { 24, 17, 23, 9 }, { 3, 4, 5, 7, 8, 27, 28 } },
+    };
+    struct rig r;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = llama });
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        const int32_t *of = cases[c].of;
+        int32_t want[2][40], n[2] = { cases[c].keep, cases[c].keep };
+        memset(&given, 0, sizeof given);
+        for (int32_t i = 0; i < 80; i++)
+            given.score[i / 40][i % 40] =
+                (float)((i % 40 * (i % 40) * of[0] + (i / 40 + 1) * of[1] * (i % 40) +
+                         5 * (i / 40) + 1) %
+                            of[2] -
+                        of[3]);
+        for (int l = 0; l < 2; l++) memcpy(want[l], cases[c].want, sizeof want[l]);
+        struct given_run g = { kvl_policy_entropychunkkv, cases[c].options, cases[c].keep + 1,
+                               cases[c].n };
+        expect_given(&r, &g, (const int32_t(*)[40])want, n);
+    }
+    rig_close(&r);
+}
+
 /* 20 tokens a layer: 1/3 is 10 and 30; 1/9 is 4 and 36, of 24 there are: 16 and 24. */
 static void test_lists_of_layers(void **state)
 {
@@ -455,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_entropy_gated_chunks),
         cmocka_unit_test(test_lists_of_layers),
         cmocka_unit_test(test_entropy_of_any_scores),
+        cmocka_unit_test(test_entropy_of_many),
         cmocka_unit_test(test_lists_between_layers),
         cmocka_unit_test(test_thresholds_of_given_scores),
         cmocka_unit_test(test_critical_shares),

@@ -37,27 +37,59 @@ static const struct kvl_policy *over(const struct kvl_policy *outer, const struc
 
 /* ---- an inner policy that looks at the latest queries -------------------------------------------------------- */
 
-/* The newest votes with weight 1, the one before with 2, and so on; the first two tokens and the last one stay. */
+/* PRODUCTS: the newest votes with weight 1, the one before with 2, and so on; the first two tokens and the last one stay.
+ * WEIGHTS: the same by attention weights, of which a query puts none on what comes behind it.  MEANS: the mean of all
+ * that were kept, before RoPE. */
+enum { NORMS = 0, PRODUCTS, WEIGHTS, MEANS };
+static int kind; /* of the votes */
+
 static int voter_plan(struct kvl_plan *plan)
 {
+    if (kind == MEANS) KVL_TRY(kvl_plan_observe(plan, KVL_OBS_MOMENTS, 0));
     return kvl_plan_observe(plan, KVL_OBS_WINDOW, VOTES);
+}
+
+/* score [2][n] += factor times products of keys with vectors [4][16], of which the first of a group counts. */
+static int voter_products(struct kvl_pctx *ctx, int32_t layer, const float *q, float factor,
+                          int32_t n, float *score)
+{
+    float *k;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * 16, &k));
+    for (int32_t h = 0; h < 2; h++) {
+        KVL_TRY(kvl_read_key_span(ctx, layer, h, 0, n, false, k));
+        for (int32_t i = 0; i < n * 16; i++)
+            score[h * n + i / 16] += factor * k[i] * q[2 * h * 16 + i % 16];
+    }
+    return KVL_OK;
+}
+
+static int voter_weights(struct kvl_pctx *ctx, int32_t layer, int32_t back, int32_t n, float *score)
+{
+    float *probs;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * 4, &probs));
+    KVL_TRY(kvl_obs_window_probs(ctx, layer, back, probs, n));
+    for (int32_t i = 0; i < 2 * n; i++)
+        score[i] += (float)(back + 1) * probs[i / n * 2 * n + i % n];
+    return KVL_OK;
 }
 
 static int voter_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
-    int32_t n = scores->n_tok;
-    float *k, q[4 * 16];
+    int32_t n = scores->n_tok, n_queries;
+    const float *mean, *cov;
+    float q[4 * 16];
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_first = 2;
     scores->protect_last = 1;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n * 16, &k));
-    for (int32_t h = 0; h < 2; h++) {
-        KVL_TRY(kvl_read_key_span(ctx, layer, h, 0, n, false, k));
-        for (int32_t back = 0; back < VOTES; back++) {
-            KVL_TRY(kvl_obs_window_query(ctx, layer, back, q));
-            for (int32_t i = 0; i < n * 16; i++)
-                scores->score[h * n + i / 16] += (float)(back + 1) * k[i] * q[2 * h * 16 + i % 16];
-        }
+    if (kind == MEANS) {
+        KVL_TRY(kvl_obs_moments(ctx, layer, 0, &mean, &cov, &n_queries));
+        return voter_products(ctx, layer, mean, 1, n, scores->score);
+    }
+    for (int32_t back = 0; back < VOTES; back++) {
+        KVL_TRY(kvl_obs_window_query(ctx, layer, back, q));
+        KVL_TRY(kind == WEIGHTS
+                    ? voter_weights(ctx, layer, back, n, scores->score)
+                    : voter_products(ctx, layer, q, (float)(back + 1), n, scores->score));
     }
     return KVL_OK;
 }
@@ -80,22 +112,62 @@ static const struct kvl_policy voter = {
 struct cuts {
     const char *options;
     int32_t budget, target, interval;
-    bool votes, cut_context;
+    int votes; /* NORMS: knorm */
+    bool cut_context;
     double ratio;
+    int32_t n_means; /* queries of which MEANS has the mean, at most */
 };
 
-/* Scores of all tokens up to `at` for a cut behind it. */
-static void cut_scores(bool votes, int32_t kv_head, int32_t at, const float *k, double *score)
+static const float *query(int32_t pos, int32_t kv_head)
 {
+    return record.q[pos - (N - BEFORE)][0] + 2 * kv_head * 16;
+}
+
+/* Turned back from its position: pairs are neighbours. */
+static void raw_query(int32_t pos, int32_t kv_head, double *raw)
+{
+    const float *q = query(pos, kv_head);
+    for (int f = 0; f < 8; f++) {
+        double angle = pos * pow(10000, -f / 8.0), a = (double)q[2 * f], b = (double)q[2 * f + 1];
+        raw[2 * f] = a * cos(angle) + b * sin(angle);
+        raw[2 * f + 1] = b * cos(angle) - a * sin(angle);
+    }
+}
+
+/* Weights of a query over the live tokens that it sees. */
+static void add_weights(int32_t pos, int32_t kv_head, double factor, const float *k,
+                        const uint8_t *live, double *score)
+{
+    double e[N + STEPS], sum = 0;
+    for (int32_t i = 0; i <= pos; i++) {
+        double dot = 0;
+        for (int c = 0; c < 16; c++) dot += (double)query(pos, kv_head)[c] * (double)k[i * 16 + c];
+        sum += e[i] = live[i] ? exp(dot / 4) : 0;
+    }
+    for (int32_t i = 0; i <= pos; i++) score[i] += factor * e[i] / sum;
+}
+
+/* Scores of all tokens up to `at` for a cut behind it. */
+static void cut_scores(const struct cuts *w, int32_t kv_head, int32_t at, const float *k,
+                       const uint8_t *live, double *score)
+{
+    double mean[16] = { 0 }, raw[16];
+    int32_t n = KVL_MIN(w->n_means, at - N + 1);
+    for (int32_t j = 0; j < n && w->votes == MEANS; j++) {
+        raw_query(at - j, kv_head, raw);
+        for (int c = 0; c < 16; c++) mean[c] += raw[c] / n;
+    }
     for (int32_t i = 0; i <= at; i++) {
         score[i] = 0;
-        for (int c = 0; c < 16 && !votes; c++) score[i] -= pow((double)k[i * 16 + c], 2);
-        for (int32_t back = 0; back < VOTES && votes; back++) {
-            const float *q = record.q[at - back - (N - BEFORE)][0] + 2 * kv_head * 16;
+        for (int c = 0; c < 16 && w->votes == NORMS; c++) score[i] -= pow((double)k[i * 16 + c], 2);
+        for (int c = 0; c < 16; c++) score[i] += mean[c] * (double)k[i * 16 + c];
+        for (int32_t back = 0; back < VOTES && w->votes == PRODUCTS; back++)
             for (int c = 0; c < 16; c++)
-                score[i] += (back + 1) * (double)q[c] * (double)k[i * 16 + c];
-        }
+                score[i] +=
+                    (back + 1) * (double)query(at - back, kv_head)[c] * (double)k[i * 16 + c];
     }
+    for (int32_t back = 0; back < VOTES && w->votes == WEIGHTS; back++)
+        add_weights(at - back, kv_head, back + 1, k, live, score);
 }
 
 /* Of the live ones the best stay; where votes count, the first two and the last. */
@@ -104,7 +176,7 @@ static void cut(const struct cuts *w, int32_t kv_head, int32_t at, const float *
     double score[N + STEPS];
     uint8_t best[N + STEPS];
     int32_t n = 0, target = w->ratio > 0 ? (int32_t)((at + 1) * (1 - w->ratio)) : w->target;
-    cut_scores(w->votes, kv_head, at, k, score);
+    cut_scores(w, kv_head, at, k, live, score);
     for (int32_t i = 0; i <= at; i++) {
         if (!live[i]) score[i] = -HUGE_VAL;
         if (live[i] && w->votes && (n < 2 || i == at)) score[i] = HUGE_VAL;
@@ -118,6 +190,7 @@ static void cut(const struct cuts *w, int32_t kv_head, int32_t at, const float *
 static void expect_cuts(const struct cuts *w)
 {
     const struct kvl_policy *p = over(kvl_policy_decode, w->votes ? &voter : kvl_policy_knorm);
+    kind = w->votes;
     struct rig_run run = {
         .policy = p, .options = w->options, .budget = w->budget, .id = shot.id, .n_ctx = N
     };
@@ -145,19 +218,23 @@ static void expect_cuts(const struct cuts *w)
 static void test_cuts(void **state)
 {
     static const struct cuts ways[] = {
-        { "target=30,interval=10", 40, 30, 10, false, true, 0 },
-        { "target=30,interval=10,cut_context=false", 40, 30, 10, false, false, 0 },
-        { "", 40, 32, 8, false, true, 0 },
-        { "target=33", 40, 33, 7, false, true, 0 },
-        { "interval=3", 40, 37, 3, false, true, 0 },
-        { "ratio=0.6,interval=9", 80, 0, 9, false, true, .6 },
-        { "ratio=0.25,interval=4,cut_context=false", 120, 0, 4, false, false, .25 },
-        { "target=200,interval=5", 205, 200, 5, false, true, 0 }, /* nothing to cut */
+        { "target=30,interval=10", 40, 30, 10, NORMS, true, 0, 0 },
+        { "target=30,interval=10,cut_context=false", 40, 30, 10, NORMS, false, 0, 0 },
+        { "", 40, 32, 8, NORMS, true, 0, 0 },
+        { "target=33", 40, 33, 7, NORMS, true, 0, 0 },
+        { "interval=3", 40, 37, 3, NORMS, true, 0, 0 },
+        { "ratio=0.6,interval=9", 80, 0, 9, NORMS, true, .6, 0 },
+        { "ratio=0.25,interval=4,cut_context=false", 120, 0, 4, NORMS, false, .25, 0 },
+        { "target=200,interval=5", 205, 200, 5, NORMS, true, 0, 0 }, /* nothing to cut */
         /* by queries: the ring goes around; those of the context count at first; one, and as many as vote */
-        { "target=30,interval=10,buffer=4", 40, 30, 10, true, true, 0 },
-        { "target=30,interval=2,buffer=6", 40, 30, 2, true, true, 0 },
-        { "target=25,interval=1,buffer=3", 40, 25, 1, true, true, 0 },
-        { "target=40,interval=7,cut_context=false", 60, 40, 7, true, false, 0 },
+        { "target=30,interval=10,buffer=4", 40, 30, 10, PRODUCTS, true, 0, 0 },
+        { "target=30,interval=2,buffer=6", 40, 30, 2, PRODUCTS, true, 0, 0 },
+        { "target=25,interval=1,buffer=3", 40, 25, 1, PRODUCTS, true, 0, 0 },
+        { "target=40,interval=7,cut_context=false", 60, 40, 7, PRODUCTS, false, 0, 0 },
+        { "target=30,interval=1,buffer=5", 40, 30, 1, WEIGHTS, true, 0, 0 },
+        { "target=50,interval=6,buffer=4", 60, 50, 6, WEIGHTS, true, 0, 0 },
+        { "target=40,interval=3,buffer=5,cut_context=false", 60, 40, 3, MEANS, false, 0, 5 },
+        { "target=60,interval=11,buffer=64,cut_context=false", 80, 60, 11, MEANS, false, 0, 64 },
     };
     (void)state;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) expect_cuts(&ways[i]);
