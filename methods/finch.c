@@ -73,19 +73,18 @@ static int finch_lanes(const struct kvl_pctx *ctx, int32_t layer, int32_t n_tok,
     return KVL_OK;
 }
 
-/* Step 3: of every chunk its best are raised above all others.  As many stay as the budget says in all: chunk c the
- * floor of its part, and what that leaves goes to the best of the rest. */
+/* Step 3: of every chunk its best are raised above all others: of what lies before the window each keeps the same part,
+ * rounded down, and what that leaves of the budget goes to the best of the rest. */
 static int finch_chunks(const struct kvl_pctx *ctx, int32_t n_tok, int32_t keep, float *score)
 {
     const struct finch_opts *o = ctx->opts;
     int32_t n = n_tok - o->window, *best;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)o->chunk, &best));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)KVL_MIN(o->chunk, n), &best));
     for (int32_t at = 0; at < n; at += o->chunk) {
-        int32_t len = KVL_MIN(o->chunk, n_tok - at), open = KVL_MIN(len, n - at);
-        int32_t k = (int32_t)((int64_t)len * keep / n_tok) - (len - open);
-        if (k <= 0) continue;
-        KVL_TRY(kvl_topk(ctx, score + at, 1, open, KVL_MIN(k, open), best));
-        for (int32_t i = 0; i < KVL_MIN(k, open); i++) score[at + best[i]] = INFINITY;
+        int32_t len = KVL_MIN(o->chunk, n - at);
+        int32_t k = (int32_t)((int64_t)len * (keep - o->window) / n);
+        KVL_TRY(kvl_topk(ctx, score + at, 1, len, k, best));
+        for (int32_t i = 0; i < k; i++) score[at + best[i]] = INFINITY;
     }
     return KVL_OK;
 }
@@ -133,7 +132,7 @@ static const struct kvl_policy finch = {
         "Once W queries over n keys for each of H heads, one by one, and a top-k of n per kv head. "
         "Per step and layer the live keys are rotated anew. Memory: keys before RoPE, half the "
         "cache again; with positions=original neither.",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_EVICTS | KVL_CAP_REPOSITIONS,
     .opts = finch_options,
     .opts_size = sizeof(struct finch_opts),

@@ -4,7 +4,7 @@
  *   1. once per model: of the queries (after RoPE) of every query head the first right singular vector, turned so that
  *      most queries point along it; its mean over a group's query heads is the filter of the kv head
  *   2. a key's score is its product with the filter; the best stay
- * table=FILE has the filters (`kvlab tables MODEL -P qfilters` measures them on texts of their own); without one they are
+ * table=FILE has the filters (`kvlab tables qfilters MODEL` measures them on texts of their own); without one they are
  * measured on the last `samples` queries of the context itself.
  * Budget B: B - 1 tokens of the context and the current one; tokens that come later stay.
  */

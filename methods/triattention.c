@@ -9,7 +9,7 @@
  *   3. of each query head less the mean over the tokens that are judged, divided by their deviation; the largest of a group
  *   4. the best stay; the prompt is not judged, where it fits
  * Since m is turned and not the key, step 1 is the product of the key with the mean of m turned to those positions.
- * table=FILE has m and a (`kvlab tables MODEL -P triattention`); without one they are measured on the context.
+ * table=FILE has m and a (`kvlab tables triattention MODEL`); without one they are measured on the context.
  * Budget B: kept = B - buffer tokens after a cut, the prompt among them; a step attends to at most B.
  */
 #include "parts/head_vectors.h"

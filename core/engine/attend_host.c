@@ -117,7 +117,7 @@ static int cut_room(const struct kvl_head *h, struct cut *c, const struct kvl_ru
 {
     struct kvl_arena *a = &h->e->hosted->memory;
     struct kvl_split *s = kvl_arena_get(a, 1, sizeof *s);
-    if (!s) return kvl_items_no_memory(h);
+    if (!s) return kvl_head_list_no_memory(h);
     *s = (struct kvl_split){ .lane = kvl_tier_view(h->s->tier, h->layer, h->kv_head) };
     size_t room = 1;
     for (int32_t i = 0; i < n_runs; i++)
@@ -126,7 +126,7 @@ static int cut_room(const struct kvl_head *h, struct cut *c, const struct kvl_ru
     s->piece = kvl_arena_get(a, room, sizeof *s->piece);
     for (int side = 0; side < SIDES; side++)
         c->run[side] = kvl_arena_get(a, room, sizeof *c->run[side]);
-    return s->piece && c->run[DEVICE] && c->run[HOST] ? KVL_OK : kvl_items_no_memory(h);
+    return s->piece && c->run[DEVICE] && c->run[HOST] ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 /* The rows of one side, of `bytes` each; NULL where there are none. */
@@ -138,7 +138,7 @@ static int cut_rows(const struct kvl_head *h, const struct kvl_split *s, int sid
     const uint8_t *at = from;
     uint8_t *to = kvl_arena_get(side == HOST ? &h->e->hosted->memory : &h->e->step,
                                 (size_t)s->n[side], bytes);
-    if (!to) return kvl_items_no_memory(h);
+    if (!to) return kvl_head_list_no_memory(h);
     *out = to;
     for (int32_t i = 0; i < s->n_pieces; i++) {
         size_t n = (size_t)s->piece[i] * bytes;
@@ -183,12 +183,12 @@ static int device_results(const struct kvl_head *h, struct kvl_split *s, struct 
     struct kvl_arena *results = &h->e->results;
     job->out = floats(results, job->n_heads, h->e->model->shape.head_dim);
     job->lse = floats(results, job->n_heads, 1);
-    if (!job->out || !job->lse) return kvl_items_no_memory(h);
+    if (!job->out || !job->lse) return kvl_head_list_no_memory(h);
     s->part[DEVICE] = job->out;
     s->part_lse[DEVICE] = job->lse;
     if (!s->whole.probs) return KVL_OK;
     s->device_probs = job->probs = floats(results, job->n_heads, job->n_slots);
-    return job->probs ? KVL_OK : kvl_items_no_memory(h);
+    return job->probs ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 /* ---- counting -------------------------------------------------------------------------------------- */
@@ -245,7 +245,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
     if (*device) KVL_TRY(device_results(h, s, job));
     if (s->whole.probs) {
         s->host.probs = floats(&o->memory, job->n_heads, s->n[HOST]);
-        if (!s->host.probs) return kvl_items_no_memory(h);
+        if (!s->host.probs) return kvl_head_list_no_memory(h);
     }
     count_split(h, s);
     s->next = o->splits;

@@ -7,7 +7,7 @@
 #define KVL_ATTEND_HOST_H
 
 #include "engine_impl.h"
-#include "items.h"
+#include "head_lists.h"
 
 struct kvl_hosted;
 

@@ -1,4 +1,4 @@
-/* forward.h - tokens on their way through the layers: calls.c says which, forward.c computes.
+/* forward.h - tokens on their way through the layers: session_tokens.c says which, forward.c computes.
  *
  * Three modes.  KVL_PREFILL: many tokens of a context, causal; dense without a policy, else under its
  * prefill_mask.  KVL_EXTEND: a block of tokens

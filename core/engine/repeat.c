@@ -1,9 +1,10 @@
-/* KVL_OBS_REPLAY: the context once more, behind itself (KVzip).
+/* KVL_OBS_REPLAY: the context once more, behind itself (KVzip); KVL_OBS_REREAD (KVCompose).
  *
  * Chunk by chunk a fork of the session is asked to write down what it has read, and is given the chunk:
  * what its queries look up in the chunk is what a model needs of it to say it again.  The hidden states
  * see the whole cache, as in any prefill; the weights that are scored are those of a softmax over the
- * first keys of the context, the chunk's own and those of the repetition up to the query.
+ * first keys of the context, the chunk's own and those of the repetition up to the query.  A second reading is a
+ * repetition in one chunk that nobody asks for.
  *
  * Tokens of a chunk's repetition lie at the positions behind the context, and go with the fork.  Both
  * kinds of score are made in one pass where the engine keeps both. */
@@ -24,7 +25,7 @@ static int repeat_tokens(struct kvl_repeat *r, const int32_t *id, int32_t *n, st
         "\n\nNow write down the whole text above once more, word for word:\n\n";
     static const char next[] =
         "\n\nNow write down the text above once more, word for word, from here on: ";
-    const char *text = r->first == 0 ? first : next;
+    const char *text = !r->asks ? "" : r->first == 0 ? first : next;
     struct kvl_tokens request = { 0 };
     int32_t remind = r->first == 0 ? 0 : KVL_MIN(REPEAT_REMIND, r->first);
     int32_t from = r->first - remind;
@@ -56,7 +57,7 @@ static int repeat_run(struct kvl_repeat *r, const struct kvl_session *s, struct 
     return rc;
 }
 
-/* Scores of a lane's part of the chunk from the peaks of its query heads: the largest of the group. */
+/* Scores of a lane's part of the chunk from the peaks of its query heads: the largest of the group, or all of them. */
 static void repeat_reduce(const struct kvl_repeat *r, int kind, int32_t layer, int32_t kv_head,
                           const float *factor)
 {
@@ -64,8 +65,10 @@ static void repeat_reduce(const struct kvl_repeat *r, int kind, int32_t layer, i
     size_t m = (size_t)(r->last - r->first), group = (size_t)kvl_group(sh);
     size_t lane = (size_t)layer * (size_t)sh->n_kv_heads + (size_t)kv_head;
     const float *peak = r->peak[kind] + lane * group * m;
-    float *score = r->score[kind] + lane * (size_t)r->n_ctx + (size_t)r->first;
-    for (size_t i = 0; i < group * m; i++) {
+    bool each = kvl_repeat_kind[kind] == KVL_OBS_REREAD; /* the chunk is the context */
+    float *score = r->score[kind] + lane * (each ? group : 1) * (size_t)r->n_ctx + (size_t)r->first;
+    for (size_t i = 0; each && i < group * m; i++) score[i] = expf(peak[i]);
+    for (size_t i = 0; !each && i < group * m; i++) {
         float x = expf(peak[i]) * (factor ? factor[i] : 1);
         score[i % m] = x > score[i % m] ? x : score[i % m];
     }
@@ -120,13 +123,15 @@ static int repeat_memory(struct kvl_repeat *r, const struct kvl_session *s, int3
 {
     const struct kvl_shape *sh = &r->e->model->shape;
     const struct kvl_device *dev = r->e->dev;
-    size_t layers = (size_t)sh->n_layers, chunk = (size_t)KVL_MIN(param, s->n_pos);
+    size_t layers = (size_t)sh->n_layers,
+           chunk = (size_t)(param > 0 ? KVL_MIN(param, s->n_pos) : s->n_pos);
     for (int kind = 0; kind < KVL_REPEAT_KINDS; kind++) {
         if (!repeat_wanted(s, kvl_repeat_kind[kind], param)) continue;
         r->peak[kind] =
             dev->alloc(KVL_PLACE_SHARED, layers * (size_t)sh->n_heads * chunk, sizeof(float));
-        r->score[kind] = dev->alloc(
-            KVL_PLACE_SHARED, layers * (size_t)sh->n_kv_heads * (size_t)s->n_pos, sizeof(float));
+        size_t rows = (size_t)kvl_replay_rows(sh, kvl_repeat_kind[kind]);
+        r->score[kind] =
+            dev->alloc(KVL_PLACE_SHARED, layers * rows * (size_t)s->n_pos, sizeof(float));
         if (!r->peak[kind] || !r->score[kind]) return KVL_ENOMEM;
     }
     return KVL_OK;
@@ -154,12 +159,12 @@ static int repeat_keep(struct kvl_repeat *r, struct kvl_session *s, int kind, in
  * one chunk, whatever the context's length. */
 static int repeat_make(struct kvl_session *s, int32_t param, struct kvl_err *err)
 {
-    struct kvl_repeat r = { .e = s->engine, .n_ctx = s->n_pos };
+    struct kvl_repeat r = { .e = s->engine, .n_ctx = s->n_pos, .asks = param > 0 };
     uint64_t t0 = kvl_now_ns();
     int rc = repeat_memory(&r, s, param);
     if (rc != KVL_OK) kvl_fail(err, rc, "out of memory to repeat a context of %d tokens", s->n_pos);
     for (; rc == KVL_OK && r.last < s->n_pos; r.first = r.last) {
-        r.last += KVL_MIN(param, s->n_pos - r.last);
+        r.last = param > 0 ? KVL_MIN(s->n_pos, r.last + param) : s->n_pos;
         rc = repeat_chunk(&r, s, err);
     }
     uint64_t ns = kvl_now_ns() - t0;
@@ -178,7 +183,7 @@ int kvl_repeat_ready(struct kvl_session *s, const struct kvl_observer_set *set, 
     for (int32_t i = 0; i < set->n_columns; i++) {
         enum kvl_observer what = set->column[i].what;
         int32_t param = set->column[i].param;
-        if (what != KVL_OBS_REPLAY && what != KVL_OBS_REPLAY_PLUS) continue;
+        if (!kvl_observes_replay(what)) continue;
         if (repeat_wanted(s, what, param)) KVL_TRY(repeat_make(s, param, err));
         *ns += kvl_observers_repeated(s, what, param)->ns;
     }

@@ -5,7 +5,8 @@
 
 enum { REPEAT_SINK = 4 }; /* first keys that every chunk's queries see */
 
-const enum kvl_observer kvl_repeat_kind[KVL_REPEAT_KINDS] = { KVL_OBS_REPLAY, KVL_OBS_REPLAY_PLUS };
+const enum kvl_observer kvl_repeat_kind[KVL_REPEAT_KINDS] = { KVL_OBS_REPLAY, KVL_OBS_REPLAY_PLUS,
+                                                              KVL_OBS_REREAD };
 
 /* Logarithms of the norms of what enters the layer. */
 static int repeat_bias(struct kvl_engine *e, int32_t n, const float **out)

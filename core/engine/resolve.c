@@ -15,7 +15,7 @@
 /* ---- positions to slots ---------------------------------------------------------------------------- */
 
 /* Kernels read runs: slots that follow each other come in one load, and lists of methods mostly are such runs. */
-static const struct kvl_run *runs_of(const struct kvl_head *h, const struct kvl_items *it,
+static const struct kvl_run *runs_of(const struct kvl_head *h, const struct kvl_head_list *it,
                                      int32_t *n_runs)
 {
     const int32_t *slot = it->slot;
@@ -56,12 +56,12 @@ static int32_t query_position(const struct kvl_segment *g, int32_t n)
 
 /* Positions at which the keys of a list are read, in list order (slot order for everything). */
 static int job_positions(const struct kvl_head *h, const struct kvl_segment *g,
-                         const struct kvl_items *it, struct kvl_attn_job *job)
+                         const struct kvl_head_list *it, struct kvl_attn_job *job)
 {
     int32_t *pos = kvl_arena_get(&h->e->step, (size_t)it->n + 1, sizeof *pos), n = it->n;
     const int32_t *own = NULL;
-    if (!pos) return kvl_items_no_memory(h);
-    if (g->mode == KVL_POS_GROUPED) KVL_TRY(kvl_items_expand(h, it, &own, &n));
+    if (!pos) return kvl_head_list_no_memory(h);
+    if (g->mode == KVL_POS_GROUPED) KVL_TRY(kvl_head_list_expand(h, it, &own, &n));
     for (int32_t i = 0; i < n; i++) pos[i] = key_position(g, own ? own[i] : 0, i);
     job->pos = pos;
     job->q_pos = query_position(g, n);
@@ -87,10 +87,10 @@ static int push_job(const struct kvl_head *h, const struct kvl_attn_job *job)
 {
     struct kvl_engine *e = h->e;
     struct kvl_attn_job *jobs = grown(e->job, &e->cap_jobs, e->n_jobs, sizeof *jobs);
-    if (!jobs) return kvl_items_no_memory(h);
+    if (!jobs) return kvl_head_list_no_memory(h);
     e->job = jobs;
     struct kvl_job_src *src = grown(e->job_src, &e->cap_src, e->n_jobs, sizeof *src);
-    if (!src) return kvl_items_no_memory(h);
+    if (!src) return kvl_head_list_no_memory(h);
     e->job_src = src;
     e->job[e->n_jobs] = *job;
     e->job_src[e->n_jobs++] = (struct kvl_job_src){ h->s, h->layer, h->kv_head };
@@ -100,7 +100,7 @@ static int push_job(const struct kvl_head *h, const struct kvl_attn_job *job)
 /* Pages go to the kernel as they are. In a layer on the host what is missing is fetched, or, where the device
  * attends on the host, that part of the job stays there. */
 static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
-                    const struct kvl_items *it, struct kvl_attn_job job)
+                    const struct kvl_head_list *it, struct kvl_attn_job job)
 {
     job.n_slots = it->n;
     job.log_weight = it->log_weight;
@@ -114,7 +114,7 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
         job.runs = runs_of(h, it, &job.n_runs);
-        if (!job.runs) return kvl_items_no_memory(h);
+        if (!job.runs) return kvl_head_list_no_memory(h);
     }
     if (g->mode != KVL_POS_ORIGINAL) KVL_TRY(job_positions(h, g, it, &job));
     bool device = true;
@@ -127,14 +127,14 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
 /* The same list as a mask, a bias and positions over full attention: nothing of what makes the real job fast is
  * used, so that an error in it shows. */
 static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
-                      const struct kvl_items *it, const struct kvl_attn_job *job)
+                      const struct kvl_head_list *it, const struct kvl_attn_job *job)
 {
     int32_t n = kvl_seq_len(h->s->seq, h->layer, h->kv_head);
     uint8_t *mask = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *mask);
     int32_t *pos = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *pos);
-    if (!mask || !pos) return kvl_items_no_memory(h);
+    if (!mask || !pos) return kvl_head_list_no_memory(h);
     float *bias = it->log_weight ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *bias) : NULL;
-    if (it->log_weight && !bias) return kvl_items_no_memory(h);
+    if (it->log_weight && !bias) return kvl_head_list_no_memory(h);
     memset(mask, 0, (size_t)n);
     memset(pos, 0, (size_t)n * sizeof *pos);
     for (int32_t i = 0; i < it->n; i++) {
@@ -144,7 +144,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
         if (bias) bias[at] = it->log_weight[i];
     }
     const float **keys = it->keys ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *keys) : NULL;
-    if (it->keys && !keys) return kvl_items_no_memory(h);
+    if (it->keys && !keys) return kvl_head_list_no_memory(h);
     for (int32_t i = 0; keys && i < n; i++) keys[i] = NULL;
     for (int32_t i = 0; keys && i < it->n; i++)
         keys[it->pos[i]] = it->keys + (size_t)i * (size_t)h->e->model->shape.head_dim;
@@ -170,7 +170,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
     if (!job->probs) return h->e->ops->attn_masked(&a);
     size_t heads = (size_t)job->n_heads, slots = (size_t)n;
     a.probs = kvl_arena_get(&h->e->step, heads * slots + 1, sizeof *a.probs);
-    if (!a.probs) return kvl_items_no_memory(h);
+    if (!a.probs) return kvl_head_list_no_memory(h);
     KVL_TRY(h->e->now->attn_masked(&a));
     for (size_t j = 0; j < heads; j++)
         for (int32_t i = 0; i < it->n; i++)
@@ -181,17 +181,17 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
 /* ---- counting ---------------------------------------------------------------------------------------- */
 
 /* Evidence that was read counts by lane, whatever the heads of its group read. */
-static void probe_items(const struct kvl_head *h, const struct kvl_items *it)
+static void probe_items(const struct kvl_head *h, const struct kvl_head_list *it)
 {
     struct kvl_probe *pr = &h->s->probe;
     size_t lane = (size_t)h->layer * (size_t)h->e->model->shape.n_kv_heads + (size_t)h->kv_head;
     uint8_t *hit = pr->hit + lane * (size_t)pr->n;
     for (int32_t i = 0; i < pr->n; i++)
-        if (!hit[i] && kvl_items_have(h, it, pr->pos[i])) hit[i] = 1;
+        if (!hit[i] && kvl_head_list_have(h, it, pr->pos[i])) hit[i] = 1;
 }
 
 /* Keys that the policy gave are not read from the store: their values alone are. */
-static void count_read(const struct kvl_head *h, const struct kvl_items *it)
+static void count_read(const struct kvl_head *h, const struct kvl_head_list *it)
 {
     h->s->count.kv_read_bytes +=
         kvl_slot_bytes(h->e) * it->n - kvl_key_bytes(h->e) * (int64_t)it->n_keys;
@@ -217,33 +217,33 @@ static void count_attended(const struct kvl_head *h, int32_t n_unique)
 }
 
 /* Size of the union of the lists of a query group. */
-static int count_union(const struct kvl_head *h, const struct kvl_items *lists, int32_t n_lists,
+static int count_union(const struct kvl_head *h, const struct kvl_head_list *lists, int32_t n_lists,
                        int32_t *out)
 {
     struct kvl_overlap overlap;
     *out = lists[0].n;
     if (n_lists == 1) return KVL_OK;
-    const struct kvl_items **all = kvl_arena_get(&h->e->step, (size_t)n_lists, sizeof *all);
-    if (!all) return kvl_items_no_memory(h);
+    const struct kvl_head_list **all = kvl_arena_get(&h->e->step, (size_t)n_lists, sizeof *all);
+    if (!all) return kvl_head_list_no_memory(h);
     for (int32_t i = 0; i < n_lists; i++) {
         if (!lists[i].pos && !lists[i].run) return KVL_OK; /* everything */
         all[i] = &lists[i];
     }
-    KVL_TRY(kvl_items_overlap(h, all, n_lists, &overlap));
+    KVL_TRY(kvl_head_list_overlap(h, all, n_lists, &overlap));
     *out = overlap.n;
     return KVL_OK;
 }
 
 /* What a list reads, for the tap of its query heads. */
 static int tap_list(const struct kvl_head *h, int32_t first_head, int32_t n_heads,
-                    const struct kvl_items *it)
+                    const struct kvl_head_list *it)
 {
     const int32_t *pos;
     int32_t n;
-    KVL_TRY(kvl_items_expand(h, it, &pos, &n));
+    KVL_TRY(kvl_head_list_expand(h, it, &pos, &n));
     for (int32_t j = first_head; j < first_head + n_heads; j++)
         if (kvl_reads_add(h->e, h->r->reads, j, pos, it->log_weight, n) != KVL_OK)
-            return kvl_items_no_memory(h);
+            return kvl_head_list_no_memory(h);
     return KVL_OK;
 }
 
@@ -257,9 +257,9 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
     const struct kvl_shape *sh = &h->e->model->shape;
     const struct kvl_segment *g = &h->r->sel->seg[i_seg];
     int32_t group = kvl_group(sh), first = h->kv_head * group;
-    bool split = kvl_items_split(g);
+    bool split = kvl_head_list_split(g);
     int32_t n_lists = split ? group : 1, n_heads = split ? 1 : group;
-    const struct kvl_items *lists = h->lists[i_seg];
+    const struct kvl_head_list *lists = h->lists[i_seg];
     for (int32_t i = 0; i < n_lists; i++) {
         if (h->r->reads) KVL_TRY(tap_list(h, first + i * n_heads, n_heads, &lists[i]));
         size_t at = (size_t)(i * n_heads) * (size_t)sh->head_dim;
@@ -273,7 +273,7 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
         if (h->r->probs) {
             float *probs = kvl_arena_get(&h->e->results, (size_t)n_heads * (size_t)lists[i].n + 1,
                                          sizeof *probs);
-            if (!probs) return kvl_items_no_memory(h);
+            if (!probs) return kvl_head_list_no_memory(h);
             job.probs = probs;
             for (int32_t j = 0; j < n_heads; j++) {
                 h->r->probs[first + i * n_heads + j] = probs + (size_t)j * (size_t)lists[i].n;
@@ -291,15 +291,15 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
 static int check_segments(const struct kvl_head *h)
 {
     const struct kvl_sel *sel = h->r->sel;
-    const struct kvl_items *lists[KVL_MAX_SEGMENTS];
+    const struct kvl_head_list *lists[KVL_MAX_SEGMENTS];
     int32_t group = kvl_group(&h->e->model->shape), n = 1;
     for (int32_t i = 0; i < sel->n_seg; i++)
-        if (kvl_items_split(&sel->seg[i])) n = group;
+        if (kvl_head_list_split(&sel->seg[i])) n = group;
     for (int32_t j = 0; j < n; j++) {
         struct kvl_overlap overlap;
         for (int32_t i = 0; i < sel->n_seg; i++)
-            lists[i] = &h->lists[i][kvl_items_split(&sel->seg[i]) ? j : 0];
-        KVL_TRY(kvl_items_overlap(h, lists, sel->n_seg, &overlap));
+            lists[i] = &h->lists[i][kvl_head_list_split(&sel->seg[i]) ? j : 0];
+        KVL_TRY(kvl_head_list_overlap(h, lists, sel->n_seg, &overlap));
         if (overlap.twice >= 0)
             return kvl_fail(sel->err, KVL_EPOLICY, "position %d is in two segments", overlap.twice);
     }
@@ -310,7 +310,7 @@ static int push_merge(const struct kvl_head *h, const struct kvl_attn_merge_args
 {
     struct kvl_engine *e = h->e;
     struct kvl_attn_merge_args *merge = grown(e->merge, &e->cap_merges, e->n_merges, sizeof *merge);
-    if (!merge) return kvl_items_no_memory(h);
+    if (!merge) return kvl_head_list_no_memory(h);
     e->merge = merge;
     e->merge[e->n_merges++] = *m;
     return KVL_OK;
@@ -323,7 +323,7 @@ static int joins_get(const struct kvl_head *h, const float *lse, struct kvl_prob
 {
     size_t group = (size_t)kvl_group(&h->e->model->shape);
     *out = kvl_arena_get(&h->e->step, group, sizeof **out);
-    if (!*out) return kvl_items_no_memory(h);
+    if (!*out) return kvl_head_list_no_memory(h);
     for (size_t j = 0; j < group; j++) (*out)[j] = (struct kvl_probs_join){ .lse = lse + j };
     return KVL_OK;
 }
@@ -349,7 +349,7 @@ static int joins_close(const struct kvl_head *h, struct kvl_probs_join *joins)
         int32_t n = 0;
         for (int32_t i = 0; i < joins[j].n_parts; i++) n += joins[j].part[i].n;
         joins[j].out = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *joins[j].out);
-        if (!joins[j].out) return kvl_items_no_memory(h);
+        if (!joins[j].out) return kvl_head_list_no_memory(h);
         joins[j].next = h->e->joins;
         h->e->joins = &joins[j];
         h->r->probs[first + j] = joins[j].out;
@@ -379,7 +379,7 @@ static int push_residual(const struct kvl_head *h, float *out)
     const struct kvl_sel *sel = h->r->sel;
     size_t group = (size_t)kvl_group(&h->e->model->shape), kv_head = (size_t)h->kv_head;
     struct kvl_residual *r = kvl_arena_get(&h->e->step, 1, sizeof *r);
-    if (!r) return kvl_items_no_memory(h);
+    if (!r) return kvl_head_list_no_memory(h);
     *r = (struct kvl_residual){ .next = h->e->residuals,
                                 .out = out,
                                 .alpha = sel->residual_alpha + kv_head * group,
@@ -438,7 +438,7 @@ static int resolve_head(const struct kvl_head *h)
     if (h->r->probs) KVL_TRY(joins_get(h, lse, &joins));
     const float **part = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part);
     const float **part_lse = kvl_arena_get(&h->e->step, (size_t)n_parts, sizeof *part_lse);
-    if (!part || !part_lse) return kvl_items_no_memory(h);
+    if (!part || !part_lse) return kvl_head_list_no_memory(h);
     if (h->e->sinks) {
         part[n_parts - 1] = h->e->nothing;
         part_lse[n_parts - 1] =
@@ -448,7 +448,7 @@ static int resolve_head(const struct kvl_head *h)
     for (int32_t i = 0; i < sel->n_seg + pseudo; i++) {
         float *o = kvl_arena_get(&h->e->results, floats, sizeof *o);
         float *l = kvl_arena_get(&h->e->results, (size_t)group, sizeof *l);
-        if (!o || !l) return kvl_items_no_memory(h);
+        if (!o || !l) return kvl_head_list_no_memory(h);
         part[i] = o;
         part_lse[i] = l;
         if (i == sel->n_seg) {
@@ -509,7 +509,7 @@ int kvl_resolve(const struct kvl_resolve *r)
         };
         head.whole = kvl_lane_is_whole(s, head.layer, h);
         head.live = kvl_seq_len(s->seq, head.layer, h);
-        KVL_TRY(kvl_items_get(&head, h > 0 ? &before : NULL));
+        KVL_TRY(kvl_head_list_get(&head, h > 0 ? &before : NULL));
         KVL_TRY(resolve_head(&head));
     }
     return kvl_offload_await(&head);

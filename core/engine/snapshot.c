@@ -27,7 +27,7 @@ enum { CHUNK_BLOCKS = 16 };
 /* Repetitions of a context are made of what the others and the cache hold. */
 static bool observer_has_bytes(const struct kvl_observer_set *set, int32_t i)
 {
-    return set->column[i].what != KVL_OBS_REPLAY && set->column[i].what != KVL_OBS_REPLAY_PLUS;
+    return !kvl_observes_replay(set->column[i].what);
 }
 
 /* Observers are part of the key: a snapshot without them could not serve a policy that asks. */

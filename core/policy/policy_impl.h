@@ -89,7 +89,7 @@ struct kvl_repeated {
     struct kvl_repeated *next;
     enum kvl_observer what;
     int32_t param, n_tok;
-    float *score; /* [n_layers][n_kv_heads][n_tok] */
+    float *score; /* [n_layers][n_kv_heads][n_tok]; of KVL_OBS_REREAD [n_layers][n_heads][n_tok] */
     uint64_t ns;
 };
 
@@ -110,6 +110,18 @@ struct kvl_observers {
 static inline bool kvl_observes_columns(enum kvl_observer what)
 {
     return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS || what == KVL_OBS_BLOCKS;
+}
+
+/* Made of a second pass over the context. */
+static inline bool kvl_observes_replay(enum kvl_observer what)
+{
+    return what == KVL_OBS_REPLAY || what == KVL_OBS_REPLAY_PLUS || what == KVL_OBS_REREAD;
+}
+
+/* Rows of a layer of such scores. */
+static inline int32_t kvl_replay_rows(const struct kvl_shape *shape, enum kvl_observer what)
+{
+    return what == KVL_OBS_REREAD ? shape->n_heads : shape->n_kv_heads;
 }
 
 int kvl_observers_create(const struct kvl_engine *e, struct kvl_observers **out);
@@ -199,7 +211,7 @@ int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err);
 /* Of all rows, shared or not. */
 size_t kvl_row_table_bytes(const struct kvl_row_table *t);
 
-/* ---- select.c, share.c -------------------------------------------------------------------------- */
+/* ---- select.c, shared_selections.c ----------------------------------------------------------------- */
 
 struct kvl_sel_list {
     const int32_t *item; /* positions or pages, ascending */
@@ -285,7 +297,7 @@ struct kvl_resolve {
 /* ---- offload.c: lanes in the host tier ------------------------------------------------------------ */
 
 struct kvl_head;
-struct kvl_items;
+struct kvl_head_list;
 
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 /* The same, and what attention reads of them is brought to the device. */
@@ -301,12 +313,12 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
 void kvl_host_count(struct kvl_session *s);
 /* Counts bytes on the device and on the host. */
 void kvl_offload_account(struct kvl_session *s);
-/* Of a head in a layer of the host tier (items.h).  What the head reads comes to the device; then, for
+/* Of a head in a layer of the host tier (head_lists.h).  What the head reads comes to the device; then, for
  * each list, runs of the lane's view there, in the order of the list; behind the last head, attention waits
  * for what came. */
 int kvl_offload_request(const struct kvl_head *h);
 int kvl_offload_await(const struct kvl_head *h);
-int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_head_list *it,
                      const struct kvl_run **runs, int32_t *n_runs);
 
 /* ---- evict.c -------------------------------------------------------------------------------------- */
@@ -349,7 +361,7 @@ int kvl_inner_ctx(const struct kvl_pctx *ctx, struct kvl_pctx *out,
 /* An outer policy changes every selection, those that the inner one shares, too. */
 bool kvl_policy_reselects(const struct kvl_policy *policy);
 
-/* ---- tap.c ---------------------------------------------------------------------------------------- */
+/* ---- attention_tap.c ------------------------------------------------------------------------------- */
 
 int kvl_reads_get(struct kvl_engine *e, struct kvl_reads *out);
 /* Adds n ascending positions, none of which the head has read so far, and their log-weights or NULL. */

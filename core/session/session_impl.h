@@ -46,7 +46,7 @@ struct kvl_probe {
     uint8_t *dense; /* [n_layers] */
 };
 
-/* share.c: a selection that serves layers layer_first..layer_last at steps from..until. */
+/* shared_selections.c: a selection that serves layers layer_first..layer_last at steps from..until. */
 struct kvl_share {
     struct kvl_shared_sel *sel;
     int32_t layer_first, layer_last, from, until;

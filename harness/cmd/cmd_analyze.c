@@ -4,8 +4,8 @@
 #include "cmds.h"
 #include "registry.h"
 #include "report.h"
+#include "run_and_sweep.h"
 #include "stop.h"
-#include "sweep_cmd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,6 +130,9 @@ static int analyze_plan(struct analyze *z)
     if (z->s.models.n)
         return kvl_fail(z->err, KVL_EINVAL, "models: %zu of them, analyze takes one: --model FILE",
                         z->s.models.n);
+    if (z->s.kv_types.n)
+        return kvl_fail(z->err, KVL_EINVAL,
+                        "kv_type: %d of them, analyze takes one: --kv-type TYPE", z->s.kv_types.n);
     z->s.speed.on = false;
     if (a->model.threads) z->s.threads = a->model.threads;
     if (z->s.threads) kvl_ops_set_threads(z->s.threads);

@@ -280,8 +280,8 @@ static int data_score(const struct data_args *a, struct kvl_err *err)
                         near ? ", did you mean \"" : ", kvlab data --help lists them",
                         near ? near : "", near ? "\"?" : "");
     if (a->n_words < 2) return kvl_fail(err, KVL_EINVAL, "score: want files of predictions");
-    puts("file\trows\tofficial\tstrict");
-    for (size_t i = 1; i < a->n_words; i++) KVL_TRY(kvl_score_file(&a->ask, a->word[i], err));
+    for (size_t i = 1; i < a->n_words; i++)
+        KVL_TRY(kvl_score_file(&a->ask, a->word[i], i == 1, err));
     return KVL_OK;
 }
 

@@ -2,8 +2,8 @@
 #include "cmds.h"
 #include "policy_spec.h"
 #include "registry.h"
+#include "run_and_sweep.h"
 #include "settings.h"
-#include "sweep_cmd.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* kvlab sweep: a YAML file of axes. */
 #include "cmds.h"
 #include "registry.h"
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -259,7 +259,8 @@ static void score_print_parts(const struct score *s)
     if (s->n_left) printf("  and %d rows of other parts\n", s->n_left);
 }
 
-int kvl_score_file(const struct kvl_score_ask *ask, const char *path, struct kvl_err *err)
+int kvl_score_file(const struct kvl_score_ask *ask, const char *path, bool head,
+                   struct kvl_err *err)
 {
     struct score s = { .path = path, .err = err };
     struct kvl_plainfile file;
@@ -269,6 +270,7 @@ int kvl_score_file(const struct kvl_score_ask *ask, const char *path, struct kvl
     int rc = kvl_jlines_each(file.data, file.len, &lines);
     if (rc == KVL_OK && s.all.n == 0) rc = kvl_fail(err, KVL_EINVAL, "has no predictions");
     if (rc != KVL_OK) kvl_fail_at(err, rc, "%s", path);
+    if (rc == KVL_OK && head) puts("file\trows\tofficial\tstrict");
     if (rc == KVL_OK) score_print(&s, path, &s.all);
     if (rc == KVL_OK) score_print_parts(&s);
     kvl_plainfile_close(&file);

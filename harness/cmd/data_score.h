@@ -13,7 +13,8 @@ struct kvl_score_ask {
     const char *prediction; /* field; NULL: the form's */
     const char *gold, *scorer;
 };
-/* Prints a line for the file: rows, official and strict means. */
-int kvl_score_file(const struct kvl_score_ask *ask, const char *path, struct kvl_err *err);
+/* Prints a line for the file: rows, official and strict means; with `head` the names of the columns before it. */
+int kvl_score_file(const struct kvl_score_ask *ask, const char *path, bool head,
+                   struct kvl_err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* The flags of a sweep. */
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include "jobs.h"
 #include "policy_spec.h"
@@ -172,6 +172,7 @@ static error_t sweep_parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         a->model.args = a->args;
+        a->model.kv_types = true;
         state->child_inputs[0] = &a->model;
         break;
     case SWEEP_KEY_JOBS: rc = kvl_jobs_parse(arg, &a->jobs, a->args->err); break;
@@ -256,7 +257,10 @@ int kvl_sweep_flag(struct kvl_sweep_args *a, int key, const char *text)
 int kvl_sweep_model_flags(struct kvl_sweep_args *a)
 {
 #define MODEL_FLAG(member, key, flag)                                                              \
-    if (a->model.member) KVL_TRY(kvl_sweep_override(a, key, flag, a->model.member, true));
+    if (a->model.member)                                                                           \
+        KVL_TRY(strcmp(key, "kv_type") == 0                                                        \
+                    ? kvl_sweep_override_words(a, key, flag, a->model.member)                      \
+                    : kvl_sweep_override(a, key, flag, a->model.member, true));
 #include "settings.def"
     return KVL_OK;
 }

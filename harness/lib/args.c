@@ -140,7 +140,9 @@ static const struct argp_option model_options[] = {
     { "model", 'm', "FILE", 0, "GGUF file, or folder with config.json and *.safetensors", 0 },
     { "threads", MODEL_KEY_THREADS, "N", 0, "threads (default: all cores)", 0 },
     { "kv-type", MODEL_KEY_KV_TYPE, "TYPE", 0,
-      "what keys and values are stored as (kvlab list): f16, q8_0 ..., or keys/values", 0 },
+      "what keys and values are stored as (kvlab list): f16, q8_0 ..., or keys/values; sweeps take "
+      "a list of them: f16,q8_0/q4_0",
+      0 },
     { "prefill-type", MODEL_KEY_PREFILL_TYPE, "TYPE", 0,
       "how prefill multiplies: f32 (weights in blocks by 15-bit integers with AVX2), bf16 "
       "(rounded, about twice as fast where the processor "
@@ -190,10 +192,23 @@ static int model_threads(struct kvl_model_args *a, const char *text)
     return KVL_OK;
 }
 
+/* One, or a comma list where the command takes it. */
+static int model_kv_types(const struct kvl_model_args *a, const char *text)
+{
+    char word[64];
+    enum kvl_kv_type type;
+    for (const char *p = text;; p++) {
+        size_t n = a->kv_types ? strcspn(p, ",") : strlen(p);
+        snprintf(word, sizeof word, "%.*s", (int)KVL_MIN(n, sizeof word - 1), p);
+        KVL_TRY(kvl_kv_type_parse(word, &type, a->args->err));
+        p += n;
+        if (!*p) return KVL_OK;
+    }
+}
+
 static error_t model_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_model_args *a = state->input;
-    enum kvl_kv_type type;
     enum kvl_prefill_type prefill;
     bool host;
     int rc = KVL_OK;
@@ -202,7 +217,7 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
     case MODEL_KEY_THREADS: rc = model_threads(a, arg); break;
     case MODEL_KEY_KV_TYPE:
         a->kv_type = arg;
-        rc = kvl_kv_type_parse(arg, &type, a->args->err);
+        rc = model_kv_types(a, arg);
         break;
     case MODEL_KEY_PREFILL_TYPE:
         a->prefill_type = arg;

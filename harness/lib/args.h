@@ -39,6 +39,7 @@ struct kvl_model_args {
     const char *model;        /* NULL: not given */
     int32_t threads;          /* 0: not given */
     const char *kv_type;      /* NULL: not given */
+    bool kv_types;            /* set before parsing: kv_type may be a comma list */
     const char *prefill_type; /* NULL: not given */
     const char *prefill_kv;   /* NULL: not given */
     const char *window;       /* NULL: not given */

@@ -112,8 +112,9 @@ static json_t *record_plan(const struct kvl_work *w)
 static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
-                     kvl_kv_name(info->store->type).text, "prefill_type",
+    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
+                     kvl_kv_name(info->store->type).text, "reference_kv_type",
+                     kvl_kv_name(kvl_kv_reference(s->kv_type)).text, "prefill_type",
                      kvl_prefill_type_name(s->prefill_type), "prefill_kv",
                      kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
                      "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
@@ -381,7 +382,8 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 /* ---- error ----------------------------------------------------------------------------------- */
 
 static json_t *record_error(const char *run, const struct kvl_cell *c, const char *model,
-                            int32_t context, int32_t question, int status, const char *message)
+                            const char *kv_type, int32_t context, int32_t question, int status,
+                            const char *message)
 {
     json_t *r = kvl_record_start("error", run);
 #define ERROR KVL_PUT
@@ -389,13 +391,14 @@ static json_t *record_error(const char *run, const struct kvl_cell *c, const cha
     return r;
 }
 
-json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message)
+json_t *kvl_record_model_error(const char *run, const char *model, const char *kv_type, int status,
+                               const char *message)
 {
-    return record_error(run, NULL, model, -1, -1, status, message);
+    return record_error(run, NULL, model, kv_type, -1, -1, status, message);
 }
 
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message)
 {
-    return record_error(run, c, NULL, context, question, status, message);
+    return record_error(run, c, NULL, NULL, context, question, status, message);
 }

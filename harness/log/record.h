@@ -153,8 +153,9 @@ json_t *kvl_record_speed(const char *run, const struct kvl_cell *c, const struct
 json_t *kvl_record_error(const char *run, const struct kvl_cell *c, int32_t context,
                          int32_t question, int status, const char *message);
 
-/* A model of a sweep of several that did not run at all. */
-json_t *kvl_record_model_error(const char *run, const char *model, int status, const char *message);
+/* A model of a sweep of several, or a type of its keys and values (NULL: the sweep has one), that did not run at all. */
+json_t *kvl_record_model_error(const char *run, const char *model, const char *kv_type, int status,
+                               const char *message);
 
 /* The numbers of a committed sample, back from its record; `out` is replaced: zeroed, or of an earlier
  * one. */

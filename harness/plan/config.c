@@ -41,26 +41,35 @@ static bool config_budgets_needed(const struct kvl_points *policies)
     return false;
 }
 
+/* Of a key that a file has to name, and a sweep that is given by flags a flag. */
+static int config_missing(const struct kvl_yaml *y, const struct kvl_sweep *s, const char *key,
+                          const char *file, const char *flag)
+{
+    return kvl_yaml_fail(y, NULL, key, "is missing, want %s", s->file ? file : flag);
+}
+
 /* What must be there, with what for. */
 static int config_check(const struct kvl_yaml *y, const struct kvl_sweep *s)
 {
     bool accuracy = s->lengths.n > 0;
     const struct kvl_speed *speed = &s->speed;
     if (!s->model)
-        return kvl_yaml_fail(y, NULL, "model", "is missing, want the path of a GGUF file");
+        return config_missing(y, s, "model", "the path of a GGUF file", "--model FILE.gguf");
     if (s->system && s->chat && strcmp(s->chat, "none") == 0)
         return kvl_yaml_fail(y, NULL, "system", "without a chat template, want chat: auto");
     if (!accuracy && !speed->on)
-        return kvl_yaml_fail(y, NULL, "lengths", "is missing, want a list of tokens");
+        return config_missing(y, s, "lengths", "a list of tokens", "--length TOKENS");
     if (accuracy && s->tasks.n == 0)
-        return kvl_yaml_fail(y, NULL, "tasks", "is missing, want a list of kvlab list tasks");
+        return config_missing(y, s, "tasks", "a list of kvlab list tasks",
+                              "--task NAME (kvlab list tasks)");
     if (accuracy && s->policies.n == 0 && s->analyze.on)
         return kvl_yaml_fail(y, NULL, "policies", "is missing; what it analyzes: kvlab analyze %s",
                              s->file ? s->file : "FILE");
     if (accuracy && s->policies.n == 0)
         return kvl_yaml_fail(y, NULL, "policies", "is missing, want a list of kvlab list policies");
     if (accuracy && s->budgets.n == 0 && config_budgets_needed(&s->policies))
-        return kvl_yaml_fail(y, NULL, "budgets", "is missing, want a list of tokens per lane");
+        return config_missing(y, s, "budgets", "a list of tokens per lane",
+                              "--budget TOKENS per lane");
     if (s->sampling.n > s->batch)
         return kvl_yaml_fail(y, NULL, "sampling.n", "%d answers that decode together, batch is %d",
                              s->sampling.n, s->batch);
@@ -183,6 +192,23 @@ struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s)
                                      .chunk_tok = s->chunk_tok,
                                      .max_tok = s->max_tok,
                                      .kv_limit_bytes = (size_t)s->kv_limit_mib << 20 };
+}
+
+static bool config_whole(enum kvl_kv_type type)
+{
+    return type == KVL_KV_F32 || type == KVL_KV_F16 || type == KVL_KV_BF16;
+}
+
+enum kvl_kv_type kvl_kv_reference(enum kvl_kv_type type)
+{
+    return config_whole(kvl_kv_keys(type)) && config_whole(kvl_kv_values(type)) ? type : KVL_KV_F16;
+}
+
+bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type)
+{
+    for (int32_t i = 0; i < types->n; i++)
+        if (types->v[i] == type) return true;
+    return false;
 }
 
 void kvl_sweep_free(struct kvl_sweep *s)

@@ -73,11 +73,20 @@ struct kvl_texts {
     size_t n;
 };
 
+/* Types of keys and values; in the order given, none twice. */
+enum { KVL_KV_AXIS = 16 };
+struct kvl_kv_types {
+    enum kvl_kv_type v[KVL_KV_AXIS];
+    int32_t n;
+};
+bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type);
+
 /* A rule without a key applies to every value of it; a cell is left out when all keys match. */
 struct kvl_exclude {
     struct kvl_texts policies, tasks, protocols, budgets;
     struct kvl_ints lengths;
     struct kvl_doubles depths;
+    struct kvl_kv_types kv_types;
 };
 
 struct kvl_speed {
@@ -140,6 +149,7 @@ struct kvl_sweep {
     char *chat, *system;     /* NULL: auto, none */
     uint64_t seed;
     enum kvl_kv_type kv_type;
+    struct kvl_kv_types kv_types; /* two or more: an axis, of which `kv_type` is one; else none */
     enum kvl_prefill_type prefill_type;
     bool prefill_kv_host;
     bool windows_off;
@@ -176,5 +186,9 @@ void kvl_sweep_free(struct kvl_sweep *s);
 
 /* What a sweep says of its engine. */
 struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s);
+
+/* What full attention reads that answers and texts are compared with (KL, what was read of its weights): of types
+ * that lose more than 16 bits do, f16. */
+enum kvl_kv_type kvl_kv_reference(enum kvl_kv_type type);
 
 #endif

@@ -46,6 +46,14 @@ struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a)
                               .watched = a->plugin };
 }
 
+bool kvl_work_compares(const struct kvl_work *w)
+{
+    const struct kvl_sweep *s = w->sweep;
+    bool compares = s->quality.questions > 0;
+    for (size_t i = 0; i < s->tasks.n; i++) compares |= kvl_point_reading(&s->tasks.v[i]) != NULL;
+    return compares && w->only != KVL_ONLY_SPEED && kvl_kv_reference(s->kv_type) != s->kv_type;
+}
+
 int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)
 {
     const struct kvl_shape *s = kvl_model_shape(w->model);
@@ -53,8 +61,12 @@ int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)
     for (size_t i = 0; i < w->n_groups; i++)
         if (w->group[i].mine && !w->group[i].speed)
             longest = KVL_MAX(longest, w->group[i].length + JOBS_TAIL_TOK);
-    int64_t slot = (int64_t)s->n_kv_heads *
-                   (int64_t)kvl_kv_slot_bytes(w->sweep->kv_type, s->head_dim, w->raw_keys);
+    int64_t slot =
+        (int64_t)s->n_kv_heads *
+        (int64_t)(kvl_kv_slot_bytes(w->sweep->kv_type, s->head_dim, w->raw_keys) +
+                  (kvl_work_compares(w) ? kvl_kv_slot_bytes(kvl_kv_reference(w->sweep->kv_type),
+                                                            s->head_dim, w->raw_keys)
+                                        : 0));
     int64_t n_slots = 0; /* of all layers */
     for (int32_t l = 0; l < s->n_layers; l++) {
         bool local = s->window && s->window[l] > 0 && s->window[l] < longest;

@@ -47,4 +47,8 @@ struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a);
  * for what forks of it own; at most the sweep's kv_limit_mib. */
 int64_t kvl_jobs_kv_bytes(const struct kvl_work *w);
 
+/* Whether answers or texts are compared with full attention over keys and values of another type than the sweep's:
+ * then their contexts are held in that type, too (kvl_kv_reference). */
+bool kvl_work_compares(const struct kvl_work *w);
+
 #endif

@@ -13,7 +13,7 @@
 
 enum { PLAN_FILE_MAX = 1 << 20 };
 
-int kvl_plan_file_name(const char *log, const char *model, struct kvl_buf *out)
+int kvl_plan_file_name(const char *log, const char *model, const char *kv_type, struct kvl_buf *out)
 {
     static const char *const tails[] = { ".zst", ".jsonl" };
     size_t n = strlen(log);
@@ -23,6 +23,8 @@ int kvl_plan_file_name(const char *log, const char *model, struct kvl_buf *out)
     }
     KVL_TRY(kvl_buf_add(out, log, n));
     if (model) KVL_TRY(kvl_buf_printf(out, ".%.8s", model));
+    if (kv_type) KVL_TRY(kvl_buf_adds(out, "."));
+    for (const char *p = kv_type; p && *p; p++) KVL_TRY(kvl_buf_add(out, *p == '/' ? "-" : p, 1));
     return kvl_buf_adds(out, ".plan.json");
 }
 

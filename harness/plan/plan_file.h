@@ -8,9 +8,10 @@
 
 #include "sweep_plan.h"
 
-/* Name of the plan beside the log of all shards: "x.jsonl.zst" has "x.plan.json".  model: of a sweep over several
- * models, each has a plan; NULL: there is one. */
-int kvl_plan_file_name(const char *log, const char *model, struct kvl_buf *out);
+/* Name of the plan beside the log of all shards: "x.jsonl.zst" has "x.plan.json".  model, kv_type: of a sweep over
+ * several models or types, each has a plan; NULL: there is one. */
+int kvl_plan_file_name(const char *log, const char *model, const char *kv_type,
+                       struct kvl_buf *out);
 /* Writes the plan where there is none; KVL_EINVAL where there is another one.  `write` false: only compares. */
 int kvl_plan_file_check(const char *path, const struct kvl_work *w, bool write,
                         struct kvl_err *err);

@@ -139,14 +139,12 @@ static int kv_part_read(struct kvl_yaml *y, yaml_node_t *v, const char *key, voi
 }
 
 /* One for both, or keys and values apart: {k: q8_0, v: q4_0}, and in one word q8_0/q4_0. */
-static int kv_type_read(KVL_SETTING_READ)
+static int kv_one_read(struct kvl_yaml *y, yaml_node_t *v, const char *key, enum kvl_kv_type *out)
 {
     static const struct kvl_yaml_key keys[] = { { "k", kv_part_read, false },
                                                 { "v", kv_part_read, false } };
-    enum kvl_kv_type *out = at, part[] = { *out, *out };
+    enum kvl_kv_type part[] = { KVL_KV_F16, KVL_KV_F16 };
     const char *text;
-    (void)row;
-    (void)to;
     if (v->type == YAML_MAPPING_NODE) {
         KVL_TRY(kvl_yaml_walk(y, v, "kv_type.", keys, 2, part));
         *out = kvl_kv_pair(part[0], part[1]);
@@ -158,6 +156,44 @@ static int kv_type_read(KVL_SETTING_READ)
                          text, kvl_kv_list());
 }
 
+static int kv_types_read(KVL_SETTING_READ)
+{
+    struct kvl_kv_types *types = at;
+    size_t n = kvl_yaml_len(v);
+    (void)row, (void)to;
+    *types = (struct kvl_kv_types){ 0 };
+    if (n == 0 || n > KVL_KV_AXIS)
+        return kvl_yaml_fail(y, v, key, "has %zu types, want 1 to %d", n, KVL_KV_AXIS);
+    for (size_t i = 0; i < n; i++) {
+        yaml_node_t *item = kvl_yaml_at(y, v, i);
+        enum kvl_kv_type type;
+        KVL_TRY(kv_one_read(y, item, key, &type));
+        if (kvl_kv_types_have(types, type))
+            return kvl_yaml_fail(y, item, key, "%s is in the list twice", kvl_kv_name(type).text);
+        types->v[types->n++] = type;
+    }
+    return KVL_OK;
+}
+
+static int kv_types_value(KVL_SETTING_VALUE)
+{
+    const struct kvl_kv_types *types = at;
+    (void)row;
+    for (int32_t i = 0; i < types->n; i++)
+        KVL_TRY(kvl_buf_printf(b, "%s%s", i ? ", " : "[", kvl_kv_name(types->v[i]).text));
+    return types->n ? kvl_buf_adds(b, "]") : KVL_OK;
+}
+
+/* Several are an axis. */
+static int kv_type_read(KVL_SETTING_READ)
+{
+    struct kvl_kv_types *types = &to->s->kv_types;
+    KVL_TRY(kv_types_read(y, v, key, row, to, types));
+    *(enum kvl_kv_type *)at = types->v[0];
+    if (types->n == 1) types->n = 0;
+    return KVL_OK;
+}
+
 static int kv_type_value(KVL_SETTING_VALUE)
 {
     (void)row;
@@ -165,6 +201,7 @@ static int kv_type_value(KVL_SETTING_VALUE)
 }
 
 const struct kvl_setting_kind kvl_kind_kv_type = { kv_type_read, kv_type_value, false };
+const struct kvl_setting_kind kvl_kind_kv_types = { kv_types_read, kv_types_value, false };
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 

@@ -43,9 +43,10 @@ struct kvl_setting {
 
 extern const struct kvl_setting_kind kvl_kind_int, kvl_kind_number, kvl_kind_choice, kvl_kind_seed,
     kvl_kind_text, kvl_kind_any_text, kvl_kind_name, kvl_kind_path, kvl_kind_paths, kvl_kind_chat,
-    kvl_kind_device, kvl_kind_kv_type, kvl_kind_tasks, kvl_kind_task, kvl_kind_policies,
-    kvl_kind_lengths, kvl_kind_depths, kvl_kind_protocols, kvl_kind_budgets, kvl_kind_numbers,
-    kvl_kind_what, kvl_kind_rule_policy, kvl_kind_rule_task, kvl_kind_rule_protocol;
+    kvl_kind_device, kvl_kind_kv_type, kvl_kind_kv_types, kvl_kind_tasks, kvl_kind_task,
+    kvl_kind_policies, kvl_kind_lengths, kvl_kind_depths, kvl_kind_protocols, kvl_kind_budgets,
+    kvl_kind_numbers, kvl_kind_what, kvl_kind_rule_policy, kvl_kind_rule_task,
+    kvl_kind_rule_protocol;
 
 /* Fails with KVL_ENOMEM, naming the key. */
 int kvl_config_memory(const struct kvl_yaml *y, const char *key);

@@ -268,6 +268,14 @@ static int text_block(const struct kvl_setting *row, const struct kvl_sweep *s, 
     return KVL_OK;
 }
 
+/* All of an axis; keys of cells have the one at hand. */
+static int text_kv_types(const struct kvl_sweep *s, const char *key, struct kvl_buf *b)
+{
+    KVL_TRY(kvl_buf_adds(b, key));
+    KVL_TRY(kvl_kind_kv_types.value(NULL, &s->kv_types, b));
+    return kvl_buf_adds(b, "\n");
+}
+
 static int text_all(const struct kvl_sweep *s, struct kvl_buf *b)
 {
     EACH_BELOW("", i)
@@ -277,7 +285,9 @@ static int text_all(const struct kvl_sweep *s, struct kvl_buf *b)
         bool printed;
         snprintf(key, sizeof key, "%s: ", row->name);
         if (row->kind == &kvl_kind_path && s->models.n) continue; /* `models` has it */
-        if (row->kind->value)
+        if (row->kind == &kvl_kind_kv_type && s->kv_types.n)
+            KVL_TRY(text_kv_types(s, key, b));
+        else if (row->kind->value)
             KVL_TRY(setting_print(row, s, key, "\n", b, &printed));
         else
             KVL_TRY(text_block(row, s, b));

@@ -258,7 +258,8 @@ static bool plan_excluded(const struct kvl_sweep *s, const struct kvl_cell *c)
                                  : plan_text_in(&r->protocols, kvl_protocol_name(c->protocol));
         if (protocol && plan_text_in(&r->policies, c->policy->policy->name) &&
             plan_text_in(&r->tasks, c->task->task->name) && plan_text_in(&r->budgets, c->budget) &&
-            plan_int_in(&r->lengths, c->length) && plan_double_in(&r->depths, c->depth))
+            plan_int_in(&r->lengths, c->length) && plan_double_in(&r->depths, c->depth) &&
+            (r->kv_types.n == 0 || kvl_kv_types_have(&r->kv_types, s->kv_type)))
             return true;
     }
     return false;

@@ -107,6 +107,7 @@ kvl_chart_build kvl_chart_lines;      /* x and y of results, a series per policy
 kvl_chart_build kvl_chart_methods;    /* accuracy at each budget, a row per policy */
 kvl_chart_build kvl_chart_depths;     /* accuracy over length and depth, a panel per policy */
 kvl_chart_build kvl_chart_perplexity; /* running perplexity of texts, a line per policy */
+kvl_chart_build kvl_chart_trade;      /* bytes saved by fewer tokens, fewer bits, or both */
 kvl_chart_build kvl_chart_mass;       /* analyses: tokens that hold the attention, per layer */
 kvl_chart_build kvl_chart_alike;      /* analyses: attention caught by a layer's tokens */
 kvl_chart_build kvl_chart_hits;       /* analyses: evidence among them */

@@ -32,12 +32,18 @@ static double part_ms(const json_t *record, const char *field)
     return steps ? ns / (double)steps / 1e6 : (double)NAN;
 }
 
-static bool bar_of(const struct bar *b, const json_t *record)
+static const char *bar_kv(const struct kvl_results *r, const json_t *record)
+{
+    return kvl_result_kv_type(r, kvl_json_text(record, "run"));
+}
+
+static bool bar_of(const struct kvl_results *r, const struct bar *b, const json_t *record)
 {
     const char *const same[] = { "policy", "options", "budget", "prefill", "task" };
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++)
         if (strcmp(kvl_json_text(b->first, same[i]), kvl_json_text(record, same[i])) != 0)
             return false;
+    if (strcmp(bar_kv(r, b->first), bar_kv(r, record)) != 0) return false;
     return b->length_tok == kvl_json_number(record, "length_tok");
 }
 
@@ -48,6 +54,7 @@ static const char *bar_label(const struct kvl_results *r, const json_t *record)
         const struct kvl_result *x = &r->result[i];
         if (x->length_tok == kvl_json_number(record, "length_tok") && x->n_speed > 0 &&
             strcmp(x->policy, kvl_json_text(record, "policy")) == 0 &&
+            strcmp(x->kv_type, bar_kv(r, record)) == 0 &&
             x->version == json_integer_value(json_object_get(record, "policy_version")) &&
             strcmp(x->options, kvl_json_text(record, "options")) == 0 &&
             strcmp(x->prefill, kvl_json_text(record, "prefill")) == 0)
@@ -77,7 +84,7 @@ static size_t bars_collect(const struct kvl_results *r, const struct kvl_plot_fi
     {
         size_t b = 0;
         if (!bar_wanted(want, record)) continue;
-        while (b < n && !bar_of(&bar[b], record)) b++;
+        while (b < n && !bar_of(r, &bar[b], record)) b++;
         if (b == n) {
             bar[n] = (struct bar){ .first = record,
                                    .policy = kvl_json_text(record, "policy"),

@@ -118,6 +118,27 @@ static int may_differ(const struct kvl_result *a, const struct kvl_result *b)
            (a->version != b->version);
 }
 
+/* Whether a log has the cell x with other keys and values, too. */
+static bool has_types(const struct kvl_compare *c, const struct kvl_results *r,
+                      const struct kvl_result *x)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        const struct kvl_result *z = &r->result[i];
+        if (strcmp(x->kv_type, z->kv_type) != 0 && same_place(x, z) && same_method(c, x, z))
+            return true;
+    }
+    return false;
+}
+
+/* Where types of keys and values are an axis of a log, each has its own partner; a log of one type is compared with one of
+ * another. */
+static bool other_type(const struct kvl_compare *c, const struct kvl_result *a,
+                       const struct kvl_result *b)
+{
+    if (strcmp(a->kv_type, b->kv_type) == 0 || c->a.policy) return false;
+    return has_types(c, c->a.r, a) || has_types(c, c->b.r, b);
+}
+
 /* The cell of A that is nearest to x; NULL: none.  `why` is "" where both are comparable. */
 static const struct kvl_result *compare_partner(const struct kvl_compare *c,
                                                 const struct kvl_result *x, char *why, size_t size)
@@ -128,6 +149,7 @@ static const struct kvl_result *compare_partner(const struct kvl_compare *c,
         const struct kvl_result *y = &c->a.r->result[i];
         char reason[160] = "";
         if (y == x || !same_place(y, x) || !same_method(c, y, x)) continue;
+        if (other_type(c, y, x)) continue;
         int d = 100 * must_differ(y, x, reason, sizeof reason) + may_differ(y, x);
         if (best && d >= least) continue;
         best = y;

@@ -17,6 +17,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
+    { "kv_type", "@kv_type" },
     { "task", "task" },
     { "task_options", "task_options" },
     { "task_version", "task_version" },
@@ -104,6 +105,7 @@ static const struct kvl_export_column speed_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
+    { "kv_type", "@kv_type" },
     { "task", "task" },
     { "task_options", "task_options" },
     { "length_tok", "length_tok" },
@@ -143,6 +145,7 @@ static const struct kvl_export_column curve_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
+    { "kv_type", "@kv_type" },
     { "task", "task" },
     { "task_options", "task_options" },
     { "length_tok", "length_tok" },
@@ -164,6 +167,7 @@ static const struct kvl_export_column sample_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
+    { "kv_type", "@kv_type" },
     { "task", "@task" },
     { "task_options", "@task_options" },
     { "length_tok", "@length_tok" },
@@ -309,9 +313,9 @@ static int extra_lists(json_t *extra, const json_t *record)
 
 static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *x)
 {
-    json_t *e =
-        json_pack("{ss ss sb sI ss?}", "model", x->model, "label", x->label, "stale", x->stale,
-                  "n_speed", (json_int_t)x->n_speed, "not_official", kvl_report_unofficial(x));
+    json_t *e = json_pack("{ss ss ss sb sI ss?}", "model", x->model, "kv_type", x->kv_type, "label",
+                          x->label, "stale", x->stale, "n_speed", (json_int_t)x->n_speed,
+                          "not_official", kvl_report_unofficial(x));
     if (!e) return NULL;
     if (extra_lists(e, x->record) != 0) {
         json_decref(e);
@@ -403,8 +407,10 @@ static json_t *speed_extra(const struct kvl_results *r, const json_t *record)
     const json_t *steps = json_object_get(record, "step_ns");
     size_t n = json_array_size(steps);
     double *v = kvl_alloc(n, sizeof *v);
-    json_t *e = json_pack("{ss sb sI}", "model", kvl_result_model(r, kvl_json_text(record, "run")),
-                          "stale", kvl_record_stale(r, record), "n_steps", (json_int_t)n);
+    const char *run = kvl_json_text(record, "run");
+    json_t *e = json_pack("{ss ss sb sI}", "model", kvl_result_model(r, run), "kv_type",
+                          kvl_result_kv_type(r, run), "stale", kvl_record_stale(r, record),
+                          "n_steps", (json_int_t)n);
     if (v && e && n) {
         for (size_t i = 0; i < n; i++) v[i] = json_number_value(json_array_get(steps, i));
         qsort(v, n, sizeof *v, double_order);
@@ -469,11 +475,11 @@ int kvl_export_cell_extras(const struct kvl_results *r, json_t *all)
     for (size_t i = 0; i < r->n_all && all; i++) {
         const struct kvl_result *x = &r->result[i];
         if (!x->is_cell) continue;
-        json_t *e = json_pack("{ss? ss ss ss ss ss ss ss ss ss sb}", "not_official",
-                              kvl_report_unofficial(x), "model", x->model, "task", x->task,
-                              "protocol", x->protocol, "policy", x->policy, "label", x->label,
-                              "budget", x->budget, "chat", x->chat, "system", x->system, "sampling",
-                              x->sampling, "stale", kvl_record_stale(r, x->record));
+        json_t *e = json_pack(
+            "{ss? ss ss ss ss ss ss ss ss ss ss sb}", "not_official", kvl_report_unofficial(x),
+            "model", x->model, "kv_type", x->kv_type, "task", x->task, "protocol", x->protocol,
+            "policy", x->policy, "label", x->label, "budget", x->budget, "chat", x->chat, "system",
+            x->system, "sampling", x->sampling, "stale", kvl_record_stale(r, x->record));
         if (!e) return -1;
         json_object_set(e, "task_options", json_object_get(x->record, "task_options"));
         json_object_set(e, "options", json_object_get(x->record, "options"));

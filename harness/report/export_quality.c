@@ -9,6 +9,7 @@ static const struct kvl_export_column quality_columns[] = {
     { "cell", "cell" },
     { "run", "run" },
     { "model", "@model" },
+    { "kv_type", "@kv_type" },
     { "task", "@task" },
     { "length_tok", "@length_tok" },
     { "protocol", "@protocol" },

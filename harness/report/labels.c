@@ -3,7 +3,8 @@
  * A policy is called by its name alone, unless two results of one block, budget and prefill differ in
  * options: then those that differ belong to the name of all results of that policy that were given
  * them.  What the method made of others does not: it follows from the budget, the prefill and what
- * was given.  Where a log has results of several versions of a policy, the version follows: "quest v3".  A task is called by its name and the options that are not its defaults. */
+ * was given.  Where a log has results of several versions of a policy, the version follows: "quest v3"; where it has
+ * results of one model with several types of keys and values, the type: "quest, kv q8_0".  A task is called by its name and the options that are not its defaults. */
 #include "registry.h"
 #include "report.h"
 #include "results.h"
@@ -30,7 +31,6 @@ int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = strcmp(a->model, b->model);
     if (!c) c = strcmp(a->model_hash, b->model_hash);
-    if (!c) c = strcmp(a->kv_type, b->kv_type);
     if (!c) c = strcmp(a->prefill_type, b->prefill_type);
     if (!c) c = strcmp(a->prefill_kv, b->prefill_kv);
     if (!c) c = number_cmp(a->seed, b->seed);
@@ -95,11 +95,21 @@ static int budget_cmp(const struct kvl_result *a, const struct kvl_result *b)
     return c ? c : strcmp(a->budget, b->budget);
 }
 
+/* Types in the order of their table, and pairs behind it: f16 before what loses more. */
+int kvl_result_kv_cmp(const struct kvl_result *a, const struct kvl_result *b)
+{
+    enum kvl_kv_type x = KVL_KV_PAIRS, y = KVL_KV_PAIRS;
+    (void)kvl_kv_find(a->kv_type, &x);
+    (void)kvl_kv_find(b->kv_type, &y);
+    return x != y ? (x > y) - (x < y) : strcmp(a->kv_type, b->kv_type);
+}
+
 int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     int c = (int)a->bound - (int)b->bound;
     if (!c) c = strcmp(a->policy, b->policy);
     if (!c) c = (a->version > b->version) - (a->version < b->version);
+    if (!c) c = kvl_result_kv_cmp(a, b);
     if (!c && a->label && b->label) c = strcmp(a->label, b->label);
     return c ? c : budget_cmp(a, b);
 }
@@ -165,7 +175,8 @@ static json_t *policy_keys(json_t *all, const char *policy)
 static bool keys_same_place(const struct kvl_result *a, const struct kvl_result *b)
 {
     return !kvl_result_block_cmp(a, b, 0) && strcmp(a->policy, b->policy) == 0 &&
-           a->version == b->version && !budget_cmp(a, b) && strcmp(a->prefill, b->prefill) == 0;
+           a->version == b->version && !kvl_result_kv_cmp(a, b) && !budget_cmp(a, b) &&
+           strcmp(a->prefill, b->prefill) == 0;
 }
 
 /* Results of one place follow each other, but for the prefill: each is compared with the next of its
@@ -202,7 +213,27 @@ static json_t *versions_collect(const struct kvl_results *r)
     return all;
 }
 
-static int label_build(struct kvl_result *x, const json_t *keys, const json_t *versions)
+/* Models of which the log has several types of keys and values; NULL: no memory. */
+static json_t *kv_collect(const struct kvl_results *r)
+{
+    json_t *first = json_object(), *several = json_object();
+    int failed = first && several ? 0 : -1;
+    for (size_t i = 0; i < r->n_all && !failed; i++) {
+        const struct kvl_result *x = &r->result[i];
+        const json_t *known = json_object_get(first, x->model);
+        if (!known)
+            failed = json_object_set_new(first, x->model, json_string(x->kv_type));
+        else if (strcmp(json_string_value(known), x->kv_type) != 0)
+            failed = json_object_set_new(several, x->model, json_true());
+    }
+    json_decref(first);
+    if (!failed) return several;
+    json_decref(several);
+    return NULL;
+}
+
+static int label_build(struct kvl_result *x, const json_t *keys, const json_t *versions,
+                       const json_t *kv)
 {
     struct kvl_buf b = { 0 };
     const char *end;
@@ -219,6 +250,8 @@ static int label_build(struct kvl_result *x, const json_t *keys, const json_t *v
     if (rc == KVL_OK && n) rc = kvl_buf_adds(&b, ")");
     if (rc == KVL_OK && json_integer_value(json_object_get(versions, x->policy)) != x->version)
         rc = kvl_buf_printf(&b, " v%lld", (long long)x->version);
+    if (rc == KVL_OK && json_object_get(kv, x->model))
+        rc = kvl_buf_printf(&b, ", kv %s", x->kv_type);
     /* Whoever reads the context itself meets it otherwise, always said; shared is what goes without
      * saying. */
     if (rc == KVL_OK && strcmp(x->prefill, "own") == 0) rc = kvl_buf_adds(&b, ", own prefill");
@@ -292,7 +325,7 @@ static int task_label_build(struct kvl_result *x)
 
 /* What tells results of one model from each other, as far as it does in this log. */
 struct set_keys {
-    bool file, kv_type, prefill_type, prefill_kv, seed, setup;
+    bool file, prefill_type, prefill_kv, seed, setup;
 };
 
 static struct set_keys set_keys(const struct kvl_results *r)
@@ -302,7 +335,6 @@ static struct set_keys set_keys(const struct kvl_results *r)
         const struct kvl_result *a = &r->result[i - 1], *b = &r->result[i];
         if (strcmp(a->model, b->model) != 0) continue;
         k.file |= strcmp(a->model_hash, b->model_hash) != 0;
-        k.kv_type |= strcmp(a->kv_type, b->kv_type) != 0;
         k.prefill_type |= strcmp(a->prefill_type, b->prefill_type) != 0;
         k.prefill_kv |= strcmp(a->prefill_kv, b->prefill_kv) != 0;
         k.seed |= number_cmp(a->seed, b->seed) != 0;
@@ -315,7 +347,6 @@ static int set_build(struct kvl_result *x, const struct set_keys *k)
     struct kvl_buf b = { 0 };
     int rc = kvl_buf_adds(&b, "");
     if (rc == KVL_OK && k->file) rc = kvl_buf_printf(&b, ", file %.12s", x->model_hash);
-    if (rc == KVL_OK && k->kv_type) rc = kvl_buf_printf(&b, ", kv %s", x->kv_type);
     if (rc == KVL_OK && k->prefill_type) rc = kvl_buf_printf(&b, ", prefill %s", x->prefill_type);
     if (rc == KVL_OK && k->prefill_kv)
         rc = kvl_buf_printf(&b, ", prefill to the %s", x->prefill_kv);
@@ -396,15 +427,16 @@ int kvl_results_label(struct kvl_results *r, struct kvl_err *err)
 {
     if (r->n_all == 0) return KVL_OK;
     qsort(r->result, r->n_all, sizeof *r->result, result_order);
-    json_t *all = json_object(), *versions = versions_collect(r);
+    json_t *all = json_object(), *versions = versions_collect(r), *kv = kv_collect(r);
     struct set_keys set = set_keys(r);
-    bool ok = all && versions && keys_collect(r, all) == 0;
+    bool ok = all && versions && kv && keys_collect(r, all) == 0;
     for (size_t i = 0; i < r->n_all && ok; i++)
-        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy), versions) ==
+        ok = label_build(&r->result[i], json_object_get(all, r->result[i].policy), versions, kv) ==
                  KVL_OK &&
              task_label_build(&r->result[i]) == KVL_OK && set_build(&r->result[i], &set) == KVL_OK;
     json_decref(all);
     json_decref(versions);
+    json_decref(kv);
     if (!ok || shown_build(r) != KVL_OK) return labels_memory(err);
     qsort(r->result, r->n_all, sizeof *r->result, result_order);
     return KVL_OK;

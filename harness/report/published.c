@@ -405,7 +405,8 @@ static const struct kvl_result *full_of(const struct kvl_results *all, const str
     const struct kvl_result *best = NULL;
     for (size_t i = 0; i < all->n; i++) {
         const struct kvl_result *f = &all->result[i];
-        if (f->bound == KVL_BOUND_FULL && !kvl_result_block_cmp(f, r, 0)) best = f;
+        if (f->bound != KVL_BOUND_FULL || kvl_result_block_cmp(f, r, 0)) continue;
+        if (!best || kvl_result_kv_cmp(f, best) <= 0) best = f;
     }
     return best;
 }

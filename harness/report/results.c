@@ -104,12 +104,14 @@ static int load_result(struct loader *l, json_t *latest, json_t *record)
     return failed ? -1 : json_object_set(latest, point.s, record);
 }
 
-/* A model that runs is no failure any more. */
+/* A model, or a type of its keys and values, that runs is no failure any more. */
 static int load_run(struct kvl_results *r, json_t *record)
 {
     const char *file = kvl_json_text(record, "model.file");
     for (size_t i = 0; i < json_array_size(r->errors); i++) {
         json_t *e = json_array_get(r->errors, i);
+        const char *type = kvl_json_text(e, "kv_type");
+        if (*type && strcmp(type, kvl_json_text(record, "store.kv_type")) != 0) continue;
         if (strcmp(kvl_json_text(e, "model"), file) == 0)
             json_object_set_new(e, "over", json_true());
     }

@@ -134,7 +134,8 @@ uint64_t kvl_result_key(const char *id);
 /* `mean` (or what it is called), `lo` and `hi` of a record.  What has no width is no interval: older logs have such. */
 struct kvl_interval kvl_interval_of(const json_t *o, const char *mean);
 enum kvl_bound kvl_bound_of(const char *policy);
-/* Parts of what makes a block; what both results must share but for policy, options and budget. */
+/* Parts of what makes a block; what both results must share but for policy, options, budget and type of keys and
+ * values. */
 enum kvl_block_key {
     KVL_BLOCK_TASK = 1,
     KVL_BLOCK_PROTOCOL = 2,
@@ -147,13 +148,15 @@ int kvl_result_block_cmp(const struct kvl_result *a, const struct kvl_result *b,
  * that are made depend on seed, task, options, length and depth; those of files on the files' contents alone: cut to
  * another length, or asked otherwise, they are the same texts. */
 int kvl_result_contexts_cmp(const struct kvl_result *a, const struct kvl_result *b);
-/* The part of that order that no key skips: model, its file, KV type, seed, device. */
+/* The part of that order that no key skips: model, its file, seed, device. */
 int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The part that counts for speed: threads and machine. */
 int kvl_result_setup_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* Whether two times may be divided by each other: device, machine, threads, GPU and driver are the same. */
 bool kvl_result_same_setup(const struct kvl_result *a, const struct kvl_result *b);
-/* Order inside a block: bounds, labels, budgets; 0 when it is the same row. */
+/* Order of the types of keys and values: f16 stands before those that lose more. */
+int kvl_result_kv_cmp(const struct kvl_result *a, const struct kvl_result *b);
+/* Order inside a block: bounds, types of keys and values, labels, budgets; 0 when it is the same row. */
 int kvl_result_row_cmp(const struct kvl_result *a, const struct kvl_result *b);
 /* The samples of a cell: *n of them. */
 const struct kvl_result_sample *kvl_result_samples(const struct kvl_results *r,
@@ -171,5 +174,7 @@ int kvl_results_label(struct kvl_results *r, struct kvl_err *err);
 
 /* Name of the model of a run, "" when the log has no such run. */
 const char *kvl_result_model(const struct kvl_results *r, const char *run);
+/* What keys and values of a run are stored as, likewise. */
+const char *kvl_result_kv_type(const struct kvl_results *r, const char *run);
 
 #endif

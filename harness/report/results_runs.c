@@ -45,6 +45,11 @@ const char *kvl_result_model(const struct kvl_results *r, const char *run)
     return kvl_json_text(kvl_result_run(r, run), "model.name");
 }
 
+const char *kvl_result_kv_type(const struct kvl_results *r, const char *run)
+{
+    return kvl_json_text(kvl_result_run(r, run), "store.kv_type");
+}
+
 /* Whether a hash is the one that the newest runs tell; what they do not tell is taken to be. */
 static bool code_is(const struct kvl_results *r, const char *group, const char *name, uint64_t hash)
 {

@@ -11,6 +11,8 @@ int kvl_report_row_cmp(const struct kvl_result *a, const struct kvl_result *b)
 {
     bool share_a = strchr(a->budget, '%') != NULL, share_b = strchr(b->budget, '%') != NULL;
     int c = (int)a->bound - (int)b->bound;
+    if (!c) c = strcmp(a->policy, b->policy);
+    if (!c) c = kvl_result_kv_cmp(a, b);
     if (!c) c = strcmp(a->label, b->label);
     if (!c) c = (int)share_a - (int)share_b;
     if (c || !share_a) return c ? c : kvl_result_row_cmp(a, b);

@@ -28,6 +28,19 @@ static int32_t memory_longest(const struct kvl_runner *r)
     return longest;
 }
 
+/* The context once more, in the type that answers are compared with. */
+static int memory_reference(struct kvl_engine_desc desc, int32_t length, struct kvl_footprint *all,
+                            struct kvl_err *err)
+{
+    struct kvl_footprint f;
+    desc.kv_type = kvl_kv_reference(desc.kv_type);
+    KVL_TRY(kvl_footprint(&desc, length, &f, err));
+    all->kv_bytes += f.kv_bytes;
+    all->block_bytes += f.block_bytes;
+    all->window_bytes += f.window_bytes;
+    return KVL_OK;
+}
+
 int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kvl_memory *out,
                     struct kvl_err *err)
 {
@@ -42,6 +55,7 @@ int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kv
                             .on_device =
                                 device && kvl_device_is_gpu(device) && !w->sweep->prefill_kv_host };
     KVL_TRY(kvl_footprint(&desc, m.length_tok, &m.footprint, err));
+    if (kvl_work_compares(w)) KVL_TRY(memory_reference(desc, m.length_tok, &m.footprint, err));
     *out = m;
     return KVL_OK;
 }

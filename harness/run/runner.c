@@ -107,6 +107,15 @@ void kvl_runner_observe(const struct kvl_runner *r, const struct kvl_cell *cell,
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 
+static int runner_reference(struct kvl_runner *r, struct kvl_engine_desc desc, struct kvl_err *err)
+{
+    if (!kvl_work_compares(r->work)) return KVL_OK;
+    desc.kv_type = kvl_kv_reference(desc.kv_type);
+    KVL_TRY(kvl_engine_create(&desc, &r->reference, err));
+    kvl_engine_set_stop(r->reference, r->stop);
+    return KVL_OK;
+}
+
 int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
 {
     const struct kvl_sweep *s = r->work->sweep;
@@ -118,6 +127,7 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
     KVL_TRY(kvl_engine_create(&desc, &r->engine, err));
     kvl_engine_set_stop(r->engine, r->stop);
     kvl_progress_watch(&r->progress, r->engine);
+    KVL_TRY(runner_reference(r, desc, err));
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(r->work->model)->n_vocab, &r->room, err));
     return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
 }
@@ -134,7 +144,8 @@ int kvl_runner_open(struct kvl_runner *r, struct kvl_err *err)
 
 void kvl_runner_close(struct kvl_runner *r)
 {
+    kvl_engine_destroy(r->reference);
     kvl_engine_destroy(r->engine);
     kvl_ask_room_free(&r->room);
-    r->engine = NULL;
+    r->engine = r->reference = NULL;
 }

@@ -35,6 +35,9 @@ struct kvl_runner {
     struct kvl_state *state;
     struct kvl_log *log;
     struct kvl_engine *engine;
+    /* Of the dense sessions that answers and texts are compared with, where their keys and values are of another type
+     * than the sweep's (kvl_kv_reference): contexts are prefilled there, too.  NULL: `engine`. */
+    struct kvl_engine *reference;
     const struct kvl_run_info *info; /* for the run record */
     const volatile int *stop;
     struct kvl_progress progress;

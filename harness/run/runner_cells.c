@@ -103,20 +103,45 @@ static const struct kvl_session *parent_donor(const struct batch *b, const struc
     return b->donor;
 }
 
-/* question_in_prefill: the context with the question but its last token, once for all policies. */
-static int context_prompt(struct kvl_context *c, struct kvl_context_question *q)
+static int prompt_make(struct kvl_context *c, const struct kvl_context_question *q,
+                       const struct kvl_session *context, struct kvl_session **out)
 {
-    if (q->prompt) return KVL_OK;
     struct kvl_session *s;
-    KVL_TRY(kvl_session_fork(c->session, &s, c->err));
+    if (*out) return KVL_OK;
+    KVL_TRY(kvl_session_fork(context, &s, c->err));
     int rc = KVL_OK;
     if (q->tokens.n > 1)
         rc = kvl_session_prefill(s, q->tokens.id, q->tokens.n - 1, NULL, false, c->err);
     if (rc == KVL_OK)
-        q->prompt = s;
+        *out = s;
     else
         kvl_session_destroy(s);
     return rc;
+}
+
+/* question_in_prefill: the context with the question but its last token, once for all policies. */
+static int context_prompt(struct kvl_context *c, struct kvl_context_question *q)
+{
+    return prompt_make(c, q, c->session, &q->prompt);
+}
+
+/* What reference passes compare with: the same tokens, read densely over keys and values of the reference type. */
+static int context_reference(struct kvl_context *c, struct kvl_context_question *q,
+                             const struct kvl_session **out)
+{
+    struct kvl_runner *r = c->r;
+    const struct kvl_tokens *t = &c->sample.tokens;
+    double ns;
+    if (!r->reference) {
+        KVL_TRY(context_prompt(c, q));
+        *out = q->prompt;
+        return KVL_OK;
+    }
+    if (!c->reference)
+        KVL_TRY(kvl_prefill(r->reference, &r->snapshots, t->id, t->n, &c->reference, &ns, c->err));
+    KVL_TRY(prompt_make(c, q, c->reference, &q->reference));
+    *out = q->reference;
+    return KVL_OK;
 }
 
 /* The context with the first question but its last token. */
@@ -363,9 +388,10 @@ static int cell_quality(struct kvl_cell_run *run, int32_t question)
     struct kvl_context_question *q = &c->question[question];
     struct item it = { .run = run, .question = question, .n = 1 };
     struct kvl_session *dense = NULL;
+    const struct kvl_session *reference;
     int rc = item_open(&it, NULL);
-    if (rc == KVL_OK) rc = context_prompt(c, q);
-    if (rc == KVL_OK) rc = kvl_session_fork(q->prompt, &dense, c->err);
+    if (rc == KVL_OK) rc = context_reference(c, q, &reference);
+    if (rc == KVL_OK) rc = kvl_session_fork(reference, &dense, c->err);
     struct kvl_ask none = { 0 }, *ask = it.ask ? it.ask : &none;
     struct kvl_quality_run pass = { .prompt = ask->prompt,
                                     .policy = ask->session,

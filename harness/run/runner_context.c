@@ -89,10 +89,12 @@ static void context_free(struct kvl_context *c)
 {
     for (int32_t i = 0; c->question && i < c->sample.n_questions; i++) {
         kvl_session_destroy(c->question[i].prompt);
+        kvl_session_destroy(c->question[i].reference);
         kvl_watch_free(&c->question[i].watch);
         kvl_tokens_free(&c->question[i].tokens);
     }
     kvl_session_destroy(c->session);
+    kvl_session_destroy(c->reference);
     kvl_free(c->question);
     kvl_sample_free(&c->sample);
 }

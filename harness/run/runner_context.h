@@ -13,7 +13,8 @@ struct kvl_context_question {
     struct kvl_watch watch;
     int32_t turn_last; /* the last token of the question where it follows an answer */
     bool joint;
-    struct kvl_session *prompt; /* the context and this question but its last token; or NULL */
+    struct kvl_session *prompt;    /* the context and this question but its last token; or NULL */
+    struct kvl_session *reference; /* the same where `reference` of the context is, or NULL */
 };
 
 struct kvl_context {
@@ -25,6 +26,8 @@ struct kvl_context {
     struct kvl_context_question *question;
     struct kvl_session *session; /* the prefilled context; NULL where no cell starts from it */
     double prefill_ns;           /* NaN: it came from a snapshot */
+    /* Prefilled in the runner's reference engine, once a reference pass asks for it */
+    struct kvl_session *reference;
     struct kvl_err *err;
 };
 

@@ -42,7 +42,9 @@ struct text {
     const int32_t *id;        /* [n], of the sample */
     int32_t n, before, n_tok; /* tokens; those read before the policy starts; those scored */
     struct kvl_session
-        *session;          /* the first `before` tokens, dense; NULL: each cell reads them itself */
+        *session; /* the first `before` tokens, dense; NULL: each cell reads them itself */
+    struct kvl_session
+        *reference;        /* the same in the runner's reference engine; NULL: it is `session` */
     double prefill_ns;     /* NaN: it came from a snapshot */
     int32_t rows, n_vocab; /* tokens at a time */
     float *dense, *logits; /* [rows][n_vocab], or [1 + most cells][n_vocab] token by token */
@@ -78,6 +80,10 @@ static int text_open(struct text *t)
     if (!kvl_state_shares(r->state, t->g, t->index)) return KVL_OK;
     KVL_TRY(kvl_prefill(r->engine, &r->snapshots, t->id, t->before, &t->session, &t->prefill_ns,
                         t->err));
+    double ns;
+    if (r->reference)
+        KVL_TRY(
+            kvl_prefill(r->reference, &r->snapshots, t->id, t->before, &t->reference, &ns, t->err));
     if (isnan(t->prefill_ns)) return KVL_OK;
     r->stats.context_prefills++;
     r->stats.context_prefill_tok += t->before;
@@ -87,6 +93,7 @@ static int text_open(struct text *t)
 static void text_close(struct text *t)
 {
     kvl_session_destroy(t->session);
+    kvl_session_destroy(t->reference);
     kvl_sample_free(&t->sample);
     kvl_free(t->logits);
     kvl_free(t->dense);
@@ -116,6 +123,7 @@ static int text_token(struct text *t, struct kvl_session *dense, int32_t at, str
 {
     struct kvl_session *all[KVL_ASK_MAX + 1];
     int32_t id[KVL_ASK_MAX + 1], n = 0, first = dense != NULL;
+    int32_t apart = dense && t->reference; /* sessions of two engines do not decode together */
     int64_t read[KVL_ASK_MAX + 1];
     if (dense) all[n++] = dense;
     for (int32_t i = 0; i < t->n_cells; i++) all[n++] = t->cell[i].session;
@@ -123,11 +131,13 @@ static int text_token(struct text *t, struct kvl_session *dense, int32_t at, str
         id[i] = t->id[at];
         read[i] = kvl_ask_bytes_read(all[i]);
     }
+    if (apart) KVL_TRY(kvl_session_decode(all, 1, id, t->logits, err));
     uint64_t t0 = kvl_now_ns();
-    KVL_TRY(kvl_session_decode(all, n, id, t->logits, err));
+    float *logits = t->logits + (size_t)apart * (size_t)t->n_vocab;
+    KVL_TRY(kvl_session_decode(all + apart, n - apart, id + apart, logits, err));
     uint64_t ns = kvl_now_ns() - t0;
     double share[KVL_ASK_MAX + 1];
-    kvl_ask_shares(all, n, read, t->r->work->model, share);
+    kvl_ask_shares(all + apart, n - apart, read + apart, t->r->work->model, share + apart);
     for (int32_t i = 0; i < t->n_cells; i++) {
         const float *row = t->logits + (size_t)(first + i) * (size_t)t->n_vocab;
         t->cell[i].wall_ns += (uint64_t)((double)ns * share[first + i]);
@@ -153,7 +163,8 @@ static int text_chunk(struct text *t, struct kvl_session *dense, int32_t at, int
 static int text_read(struct text *t, struct kvl_err *err)
 {
     struct kvl_session *dense = NULL;
-    int rc = t->session ? kvl_session_fork(t->session, &dense, err) : KVL_OK;
+    const struct kvl_session *full = t->reference ? t->reference : t->session;
+    int rc = full ? kvl_session_fork(full, &dense, err) : KVL_OK;
     for (int32_t at = t->before, n; rc == KVL_OK && at < t->n - 1; at += n) {
         n = KVL_MIN(t->rows, t->n - 1 - at);
         rc = t->how->mode == KVL_READ_CHUNK ? text_chunk(t, dense, at, n, err)

@@ -141,6 +141,8 @@ int kvl_runner_answer(struct kvl_runner *r, const struct kvl_group *g, int32_t c
     snprintf(what, sizeof what, "%s %d", g->speed ? "speed" : g->task->task->name, g->length);
     kvl_progress_name(&r->progress, what);
     KVL_TRY(kvl_engine_observe(r->engine, &g->observers, err));
+    /* Of the same kind, so that one snapshot serves this sweep and that of the reference's type. */
+    if (r->reference) KVL_TRY(kvl_engine_observe(r->reference, &g->observers, err));
     if (g->speed) return kvl_runner_speed(r, g, err);
     return kvl_point_reading(g->task) ? kvl_runner_text(r, g, context, err)
                                       : kvl_runner_context(r, g, context, err);

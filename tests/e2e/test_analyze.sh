@@ -168,8 +168,8 @@ refuse '--tokens: "x" is no number, want 1 to 16777216' mass "${some[@]}" --toke
 refuse '--lag: "65" is out of range, want 1 to 64' drift "${some[@]}" --lag 65
 refuse '--dense-layers: 1 with 1 waiting behind each filter; the model has 8 layers, want 2 to 7' \
     similarity "${some[@]}" --dense-layers 1 --wait-layers 1
-refuse 'analyze: model: is missing, want the path of a GGUF file' mass --task passkey --length 200
-refuse 'analyze: tasks: is missing, want a list of kvlab list tasks' mass -m "$model" --length 200
+refuse 'analyze: model: is missing, want --model FILE.gguf' mass --task passkey --length 200
+refuse 'analyze: tasks: is missing, want --task NAME (kvlab list tasks)' mass -m "$model" --length 200
 refuse '--task: task "passkeys" does not exist, did you mean "passkey"?' mass -m "$model" --task passkeys --length 200
 refuse '"b.yaml": one file at a time' a.yaml b.yaml
 file 'what: drft'

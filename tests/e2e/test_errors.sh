@@ -142,6 +142,8 @@ printf 'name: @a\n' >w.yaml
 refuse 2 'w.yaml:1: found character that cannot start any token' sweep w.yaml
 : >w.yaml
 refuse 2 'w.yaml: model: is missing, want the path of a GGUF file' sweep w.yaml
+refuse 2 'run: lengths: is missing, want --length TOKENS' run -m "$model" --task passkey --policy full
+refuse 2 'want --as, or --prediction, --gold and --score' data score s.yaml
 refuse 2 '--set budgets: budget "-5": want tokens per lane (256) or a part of the context (25%)' \
     sweep s.yaml --set budgets=-5
 refuse 2 '--set polices: no key "polices", did you mean "policies"?' sweep s.yaml --set polices=full

@@ -146,18 +146,17 @@ class Kvpress:
     def kept(self, setting, ids, ratio, n_kept):
         """A set per lane, and the Scores that they come from."""
         if setting.steps:
-            return self.kept_later(setting, ids, n_kept)
+            return self.kept_later(setting, ids, ratio if setting.by_ratio else n_kept, n_kept)
         where = self.positions(ids, setting.attention)
-        press = setting.make(self.kvpress, ratio)
-        if setting.vectors:
-            press.q_filters = self.vectors
+        press = setting.make(self.kvpress, ratio, *([self.given[setting.given][1]] if setting.given else []))
         scores = Scores(press, len(self.layers), n_kept, setting.scope)
         for layer in self.layers:
             layer.masked_key_indices = None
         cache = self.prefill(ids, setting.attention, press)[0]
         kept = []
         for i, layer in enumerate(self.layers):
-            for lane, head in enumerate(cache.layers[i].keys[0]):
+            # KVComposePress(structured=False) leaves what its second reading stored behind the context.
+            for lane, head in enumerate(cache.layers[i].keys[0, :, :len(ids)]):
                 kept.append({where[i * self.n_kv_heads + lane][key] for key in rows(head)})
             if layer.masked_key_indices is not None:
                 for lane, position in zip(*(part.tolist() for part in layer.masked_key_indices[1:])):
@@ -165,24 +164,31 @@ class Kvpress:
         return kept, scores
 
 
-    def kept_later(self, setting, ids, n_kept):
-        """The same of a press that cuts for the first time behind the last of ids."""
+    def kept_later(self, setting, ids, what, n_kept):
+        """The same of a press that cuts behind the last of ids, for the first time or behind the context, too."""
         import torch
 
-        press, kept = setting.make(self.kvpress, n_kept), []
-        scores = Scores(press, len(self.layers), n_kept)
-        compress = press.compress
-
-        def heard(module, hidden_states, keys, values, attentions, kwargs):
-            where = [rows(head) for head in keys[0]]
-            if setting.placed:
-                everywhere = torch.arange(len(ids))[None]
-                kwargs = dict(kwargs, position_embeddings=self.model.model.rotary_emb(keys, everywhere))
-            out = compress(module, hidden_states, keys, values, attentions, kwargs)
-            kept.extend({lane[key] for key in rows(head)} for lane, head in zip(where, out[0][0]))
-            return out
-        press.compress = heard
         n = len(ids) - setting.steps
+        press = setting.make(self.kvpress, what, *([n] if setting.cuts_context else []))
+        kept = [list(range(n)) for _ in range(len(self.layers) * self.n_kv_heads)]  # as they lie
+        cutting = [press.prefilling_press, press.decoding_press] if setting.cuts_context else [press]
+        scores = Scores(cutting[-1], len(self.layers), n_kept)
+
+        def listen(compress, n_seen):
+            def heard(module, hidden_states, keys, values, attentions, kwargs):
+                if setting.placed:
+                    everywhere = torch.arange(len(ids))[None]
+                    kwargs = dict(kwargs, position_embeddings=self.model.model.rotary_emb(keys, everywhere))
+                where = [rows(head) for head in keys[0]]
+                out = compress(module, hidden_states, keys, values, attentions, kwargs)
+                for head, left in enumerate(out[0][0]):
+                    lane = module.layer_idx * self.n_kv_heads + head
+                    was = kept[lane] + list(range(n_seen - (len(where[head]) - len(kept[lane])), n_seen))
+                    kept[lane] = [was[where[head][key]] for key in rows(left)]
+                return out
+            return heard
+        for one, n_seen in zip(cutting, [n, len(ids)] if setting.cuts_context else [len(ids)]):
+            one.compress = listen(one.compress, n_seen)
         with torch.no_grad(), press(self.model):
             self.model.config._attn_implementation = setting.attention
             from transformers import DynamicCache
@@ -191,8 +197,8 @@ class Kvpress:
             self.model(torch.tensor([ids[:n]]), past_key_values=cache)
             for at in range(n, len(ids)):
                 self.model(torch.tensor([ids[at:at + 1]]), past_key_values=cache,
-                           cache_position=torch.tensor([at]))
-        return kept, scores
+                           cache_position=torch.tensor([at]), position_ids=torch.tensor([[at]]))
+        return [set(lane) for lane in kept], scores
 
 
 def rows(head):
@@ -271,9 +277,10 @@ def compare_setting(setting, kvlab, path, theirs, contexts, ratios, tally):
     cases = [(ids, *setting.count(len(ids), ratio, n_lanes)) for ids in contexts for ratio in ratios]
     cases = [case for case in cases if setting.least <= case[1] < len(case[0])]
     with ThreadPoolExecutor(2) as pool:  # which wait for kvlab
-        policy = setting.policy % theirs.table if setting.vectors else setting.policy
+        policies = [setting.policy % (theirs.given[setting.given][0] if setting.given else ratio)
+                    if "%s" in setting.policy else setting.policy for _, _, ratio in cases]
         ours = [pool.submit(kvlab.kept, path, ids, policy, n_kept, n_lanes, n_kv_heads, setting.steps)
-                for ids, n_kept, _ in cases]
+                for (ids, n_kept, _), policy in zip(cases, policies)]
         for (ids, n_kept, ratio), mine in zip(cases, ours):
             kept, scores = theirs.kept(setting, ids, ratio, n_kept)
             tally.add(compare(kept, mine.result(), scores.lanes(setting), scores.cuts(),
@@ -316,7 +323,8 @@ def compare_model(name, arguments, program, work):
     weight = models.weights(shape, seed)
     models.write_gguf(path, shape, weight, name)
     theirs = Kvpress(models.transformers_model(shape, weight))
-    theirs.table, theirs.vectors = models.random_vectors(os.path.join(work, "vectors.txt"), shape, seed)
+    theirs.given = {"vectors": models.random_vectors(os.path.join(work, "vectors.txt"), shape, seed),
+                    "gates": models.random_gates(os.path.join(work, "gates.txt"), shape, seed)}
     contexts = [models.random_context(seed, n) for n in arguments.lengths]
     tallies, logits = [], []
     for ids in contexts:

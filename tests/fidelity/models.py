@@ -93,6 +93,15 @@ def random_vectors(path, shape, seed):
     return path, -torch.from_numpy(heads)
 
 
+def random_gates(path, shape, seed):
+    """A number from 0 to 1 per layer and kv head: a file for kvlab, and the same."""
+    gates = np.random.default_rng([seed, 9]).uniform(size=(shape["layers"], shape["kv_heads"]))
+    with open(path, "w") as out:
+        for layer in gates:
+            print(*("%.9g" % x for x in layer), file=out)
+    return path, gates
+
+
 GGUF_NAMES = (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),
               ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
               ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),

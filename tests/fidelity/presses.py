@@ -33,7 +33,11 @@ class Setting:
     known: Optional[str] = None  # why it is known to differ
     steps: int = 0  # tokens behind the context, after which the press cuts for the first time
     placed: bool = False  # with steps: the press gets the positions of all tokens, not of the newest alone
-    vectors: bool = False  # a random vector per kv head: a file for kvlab (%s), the press' q_filters
+    # Random numbers of kv heads that both are given: a file for kvlab (%s), an argument more for `make`.  "vectors":
+    # head_dim of each, "gates": one
+    given: str = ""
+    cuts_context: bool = False  # with steps: the press cuts the context, too
+    by_ratio: bool = False  # with steps: the ratio in place of tokens is for kvlab (%s) and the press
 
 
 def exact(n, ratio, lanes):
@@ -149,11 +153,27 @@ def decode(inner, press, make, steps, **more):
                                                    target_size=kept), steps=steps, **more)
 
 
-def filters(k, ratio):
+def both(k, kept, context, steps):
+    """A press for the context and one behind it, which leave as many."""
+    ratio = 1 - (kept + 1e-6) / context
+    return k.PrefillDecodingPress(k.KnormPress(ratio), k.DecodingPress(
+        k.KnormPress(), compression_interval=steps, target_size=kept))
+
+
+def filters(k, ratio, vectors):
     class Filters(k.QFilterPress):
         def post_init_from_model(self, model):
             """They are given."""
-    return Filters(ratio)
+    press = Filters(ratio)
+    press.q_filters = vectors
+    return press
+
+
+def duo(k, share, sink, recent, gates):
+    class Duo(k.DuoAttentionPress):
+        def load_attention_pattern(self, model):
+            return sink, recent, gates
+    return Duo(share)
 
 
 def lagging(k, ratio):
@@ -169,16 +189,12 @@ NOT_COMPARED = {
     "ScorerPress": "the others' base",
     "ComposedPress": "one press after another; a wrapper over one policy is as far as kvlab goes",
     "RandomPress": "random numbers of another generator: `random:mode=evict`, a bound",
-    "DuoAttentionPress": "reads other models' tables; `duo_attention`",
     "ExpectedAttentionStatsPress": "moments of other texts from a hub; `expected_attention` takes the context's",
-    "PrefillDecodingPress": "a press for the context and DecodingPress behind it, which have rows of their own: `decode`",
-    "CompressionRatioDecodingPress": "DecodingPress with a target that grows: `decode:ratio=...`",
     "ThinKPress": "drops channels and no tokens",
     "KVzapPress": "trained weights from a hub",
     "FastKVzipPress": "trained weights from a hub",
     "RestoreKVPress": "trained embeddings and an adapter from a hub",
     "KVgradPress": "a backward pass",
-    "KVComposePress": "no policy here",
     "LUKVPress": "budget curves of another model from a hub; no policy here",
     "MergingPress": "rewrites values; no policy here",
     "CAMPress": "rewrites values; no policy here",
@@ -280,7 +296,20 @@ SETTINGS = [
             lambda k, r: k.SimLayerKVPress(0.3, 1, 64, 4), least=80),
     Setting("dms(knorm):threshold=-4,window=32", "DMSPress(KnormPress(), threshold=-4, sliding_window_size=32)",
             lambda k, r: k.DMSPress(k.KnormPress(), -4, 32), least=40),
-    Setting("qfilters:table=%s", "QFilterPress()", filters, vectors=True),
+    Setting("qfilters:table=%s", "QFilterPress()", filters, given="vectors"),
+    # kvlab's window has the current token, too; the budget is what sink and window need
+    Setting("duo_attention:table=%s,sparsity=0.5,sink=16,recent=65", "DuoAttentionPress(0.5), sink 16, recent 64",
+            lambda k, r, gates: duo(k, .5, 16, 64, gates), given="gates",
+            count=lambda n, ratio, lanes: (n - 1, ratio)),
+    Setting("kvcompose", "KVComposePress()", lambda k, r: k.KVComposePress(compression_ratio=r),
+            scope=ALL, attention="eager", count=nearly),
+    Setting("kvcompose:structured=false", "KVComposePress(structured=False)",
+            lambda k, r: k.KVComposePress(False, r), scope=ALL, attention="eager", count=nearly),
+    Setting("kvcompose:group=max,heads=max,mean=false",
+            "KVComposePress(agg_group=max, agg_head=max, add_mean_across_heads=False)",
+            lambda k, r: k.KVComposePress(compression_ratio=r, agg_group="max", agg_head="max",
+                                          add_mean_across_heads=False),
+            scope=ALL, attention="eager", count=nearly),
     decode("knorm", "KnormPress()", lambda k: k.KnormPress(), 40),
     decode("keydiff:block=0", "KeyDiffPress()", lambda k: k.KeyDiffPress(), 33),
     decode("curdkv", "CURPress()", lambda k: k.CURPress(), 40),
@@ -291,4 +320,12 @@ SETTINGS = [
            lambda k: k.SnapKVPress(0, 32, 5), 48, least=40,
            known="kvpress turns all queries of the buffer to the newest position"),
     decode("tova:mode=oneshot,keep_newest=true", "TOVAPress()", lambda k: k.TOVAPress(), 40),
+    Setting("decode(knorm):cut_context=false,ratio=%s,interval=40",
+            "CompressionRatioDecodingPress(KnormPress(), compression_interval=40)",
+            lambda k, r: k.CompressionRatioDecodingPress(k.KnormPress(), compression_interval=40,
+                                                         target_compression_ratio=r),
+            steps=40, by_ratio=True),
+    Setting("decode(knorm):target=%d,interval=40",
+            "PrefillDecodingPress(KnormPress(), DecodingPress(KnormPress(), compression_interval=40))",
+            lambda k, kept, context: both(k, kept, context, 40), steps=40, cuts_context=True),
 ]

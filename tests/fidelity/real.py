@@ -316,7 +316,7 @@ def main():
             print("logits of %d tokens: %.1e apart" % logits[-1][:2], file=sys.stderr)
         floor = noise(kvlab, a.model, prose[:a.noise])
         prompts = Prompts(kvlab, a.model, a.length, a.contexts, a.questions)
-        settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press)]
+        settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press) and not s.given]
         for setting in settings:
             tallies.append((setting, Tally()))
             compare.compare_setting(setting, kvlab, a.model, theirs, prompts.contexts(), a.ratios, tallies[-1][1])

@@ -50,7 +50,9 @@ OLD = """ (older than the packages ask for: `tests/fidelity/old_torch.py` adds t
 
 LEFT = """`KVzipPress` is given kvlab's request to repeat the context, token by token, in place of its own words and chat template. *exact*: in place of a random sketch
 the keys themselves, on both sides. *in place*: without moving keys, by which positions are told. Rows with `interval` decode that many tokens behind the context,
-and compare what the first cut leaves of all of them; *queries at their positions* gives the press the positions of the whole text.
+and compare what the last cut leaves of all of them; *queries at their positions* gives the press the positions of the whole text. `QFilterPress` and
+`DuoAttentionPress` have random filters and gates in place of a hub's. What `KVComposePress(structured=False)` leaves of its second reading in the cache is not
+looked at; with `add_v_norm` it fails.
 
 Presses without a row:
 

@@ -6,7 +6,7 @@
 
 #include "golden/one_shot.h"
 
-enum { PEEK_LAYERS = 2, PEEK_WINDOW = 12, PEEK_HEADS = 4, PEEK_TOK = 128, PEEK_DIM = 16 };
+enum { PEEK_LAYERS = 2, PEEK_WINDOW = 40, PEEK_HEADS = 4, PEEK_TOK = 128, PEEK_DIM = 16 };
 
 static struct {
     float probs[PEEK_LAYERS][PEEK_WINDOW][PEEK_HEADS * PEEK_TOK]; /* by distance from the newest */

@@ -42,6 +42,10 @@ enum kvl_observer {
      * the logits (Compactor): the softmax of q.k over the block.  A block that is not full is filled up with zero
      * queries and keys.  `param`: KVL_BLOCKS. */
     KVL_OBS_BLOCKS = 7,
+    /* The context is read once more, behind itself, all of it and without a request: the largest probability that a
+     * token of the second reading put on every position, query head by query head (KVCompose): kvl_obs_replay.
+     * `param` is 0. */
+    KVL_OBS_REREAD = 8,
 };
 /* Blocks of `size` (1 to 65535) tokens of the context but its first `first` and last `last` (0 to 127). */
 #define KVL_BLOCKS(first, last, size) ((size) | (first) << 16 | (last) << 24)
@@ -72,7 +76,7 @@ KVL_API int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int3
 KVL_API int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t param,
                             const float **mean, const float **cov, int32_t *n);
 /* Of KVL_OBS_REPLAY and _PLUS: score [n_kv_heads][*n_tok], the largest over the group and the tokens
- * that repeat.  Any layer may be read while another is decided on. */
+ * that repeat; of KVL_OBS_REREAD [n_heads][*n_tok].  Any layer may be read while another is decided on. */
 KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                            int32_t param, const float **score, int32_t *n_tok);
 /* |W_o v|, the norm (1 or 2) of what the output projection makes of values [n][head_dim] of a kv head, for every query

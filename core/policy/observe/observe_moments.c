@@ -163,16 +163,15 @@ int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer 
 {
     const struct kvl_session *s = ctx->host->session;
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
-    size_t lanes = (size_t)layer * (size_t)ctx->shape->n_kv_heads;
-    if ((what != KVL_OBS_REPLAY && what != KVL_OBS_REPLAY_PLUS) ||
-        !kvl_observer_set_has(&s->planned->p.observers, what, param))
+    size_t rows = (size_t)layer * (size_t)kvl_replay_rows(ctx->shape, what);
+    if (!kvl_observes_replay(what) || !kvl_observer_set_has(&s->planned->p.observers, what, param))
         return kvl_fail(ctx->err, KVL_EPOLICY,
                         "repetition (observer %d) in chunks of %d was not asked for in plan",
                         (int)what, param);
     if (ctx->host->phase != HOOK_CONTEXT)
         return kvl_fail(ctx->err, KVL_EPOLICY, "observers are there in prefilled and score only");
     const struct kvl_repeated *r = kvl_observers_repeated(s, what, param);
-    *score = r->score + lanes * (size_t)r->n_tok;
+    *score = r->score + rows * (size_t)r->n_tok;
     *n_tok = r->n_tok;
     return KVL_OK;
 }

@@ -8,7 +8,7 @@ const char *kvl_observer_name(enum kvl_observer what)
         [KVL_OBS_WINDOW] = "window", [KVL_OBS_COLUMNS] = "columns",
         [KVL_OBS_LOGITS] = "logits", [KVL_OBS_MOMENTS] = "moments",
         [KVL_OBS_REPLAY] = "replay", [KVL_OBS_REPLAY_PLUS] = "replay_plus",
-        [KVL_OBS_BLOCKS] = "blocks"
+        [KVL_OBS_BLOCKS] = "blocks", [KVL_OBS_REREAD] = "reread"
     };
     return names[what];
 }
@@ -50,7 +50,7 @@ static const int32_t observer_range[][2] = {
     [KVL_OBS_WINDOW] = { 1, 65536 },     [KVL_OBS_COLUMNS] = { 0, INT32_MAX },
     [KVL_OBS_LOGITS] = { 0, INT32_MAX }, [KVL_OBS_MOMENTS] = { 0, INT32_MAX },
     [KVL_OBS_REPLAY] = { 1, 65536 },     [KVL_OBS_REPLAY_PLUS] = { 1, 65536 },
-    [KVL_OBS_BLOCKS] = { 1, INT32_MAX },
+    [KVL_OBS_BLOCKS] = { 1, INT32_MAX }, [KVL_OBS_REREAD] = { 0, 0 },
 };
 
 /* A policy that prefills itself has no second pass over the context: only queries that go by can be kept for
@@ -61,9 +61,9 @@ int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t para
         return kvl_fail(plan->err, KVL_EPOLICY,
                         "observer %d, but the policy does its own prefill%s", (int)what,
                         plan->p->policy->prefill_mask ? ", which has the last queries alone" : "");
-    if (what < KVL_OBS_WINDOW || what > KVL_OBS_BLOCKS)
+    if (what < KVL_OBS_WINDOW || what > KVL_OBS_REREAD)
         return kvl_fail(plan->err, KVL_EPOLICY, "observer %d is not served, want %d to %d",
-                        (int)what, KVL_OBS_WINDOW, KVL_OBS_BLOCKS);
+                        (int)what, KVL_OBS_WINDOW, KVL_OBS_REREAD);
     if (param < observer_range[what][0] || param > observer_range[what][1])
         return kvl_fail(plan->err, KVL_EINVAL, "observer \"%s\" of %d, want %d to %d",
                         kvl_observer_name(what), param, observer_range[what][0],

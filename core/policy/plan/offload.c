@@ -12,7 +12,7 @@
 
 #include "place.h"
 
-#include "items.h"
+#include "head_lists.h"
 #include <math.h>
 
 #include <string.h>
@@ -182,7 +182,7 @@ static int offload_fetch(struct kvl_session *s, int32_t layer, int32_t kv_head, 
     return KVL_OK;
 }
 
-static int want_list(const struct kvl_head *h, const struct kvl_items *it)
+static int want_list(const struct kvl_head *h, const struct kvl_head_list *it)
 {
     struct kvl_tier *t = h->s->tier;
     if (it->run) {
@@ -193,7 +193,7 @@ static int want_list(const struct kvl_head *h, const struct kvl_items *it)
     if (!it->pos && h->whole) return kvl_tier_want(t, h->layer, h->kv_head, 0, h->live);
     const int32_t *pos;
     int32_t n;
-    KVL_TRY(kvl_items_expand(h, it, &pos, &n));
+    KVL_TRY(kvl_head_list_expand(h, it, &pos, &n));
     for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_tier_want(t, h->layer, h->kv_head, pos[i], 1));
     return KVL_OK;
 }
@@ -203,7 +203,7 @@ static int offload_view(const struct kvl_head *h)
 {
     struct kvl_lane view;
     int rc = kvl_tier_host_view(h->s->tier, h->s->seq, h->layer, h->kv_head, &view);
-    return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
+    return rc == KVL_OK ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 /* One request per kv head and step, whatever number of lists it has: a unit that two lists name is one hit or one
@@ -217,10 +217,11 @@ int kvl_offload_request(const struct kvl_head *h)
     int rc = KVL_OK;
     kvl_tier_begin(h->s->tier, h->layer, h->kv_head);
     for (int32_t i = 0; i < sel->n_seg; i++)
-        for (int32_t j = 0; rc == KVL_OK && j < (kvl_items_split(&sel->seg[i]) ? group : 1); j++)
+        for (int32_t j = 0; rc == KVL_OK && j < (kvl_head_list_split(&sel->seg[i]) ? group : 1);
+             j++)
             rc = want_list(h, &h->lists[i][j]);
     if (rc == KVL_OK) rc = offload_fetch(h->s, h->layer, h->kv_head, t0);
-    return rc == KVL_OK ? KVL_OK : kvl_items_no_memory(h);
+    return rc == KVL_OK ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
 int kvl_offload_send(struct kvl_session *s)
@@ -237,7 +238,7 @@ int kvl_offload_await(const struct kvl_head *h)
 }
 
 /* Slots of n positions; of everything, in the order of the slots. */
-static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_items *it,
+static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_head_list *it,
                                  const int32_t **pos)
 {
     *pos = it->pos;
@@ -257,7 +258,7 @@ static const int32_t *list_slots(const struct kvl_head *h, const struct kvl_item
 
 /* In the order of the list, not of the view: attention weights come back in the order in which the policy named its
  * tokens. */
-int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
+int kvl_offload_runs(const struct kvl_head *h, const struct kvl_head_list *it,
                      const struct kvl_run **runs, int32_t *n_runs)
 {
     const struct kvl_run all = { 0, it->n }, *from = it->run;
@@ -269,12 +270,12 @@ int kvl_offload_runs(const struct kvl_head *h, const struct kvl_items *it,
     }
     if (!from) {
         slot = list_slots(h, it, &pos);
-        if (!slot) return kvl_items_no_memory(h);
+        if (!slot) return kvl_head_list_no_memory(h);
         n_from = it->n;
     }
     size_t room = (size_t)(it->n / unit) + 3 * (size_t)n_from + 1;
     struct kvl_run *out = kvl_arena_get(&h->e->step, room, sizeof *out);
-    if (!out) return kvl_items_no_memory(h);
+    if (!out) return kvl_head_list_no_memory(h);
     for (int32_t i = 0; i < n_from; i++) {
         struct kvl_run r = from ? from[i] : (struct kvl_run){ slot[i], 1 };
         m = kvl_tier_map(h->s->tier, h->layer, h->kv_head, from ? r.slot : pos[i], r.slot, r.n, out,

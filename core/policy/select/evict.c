@@ -1,5 +1,5 @@
 /* Eviction: what a policy wants to keep, checked and carried out; one-shot eviction by scores. */
-#include "items.h"
+#include "head_lists.h"
 
 #include <string.h>
 

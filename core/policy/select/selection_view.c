@@ -1,6 +1,6 @@
 /* What a selection under construction says, position by position, for policies that change what
  * another one chose. */
-#include "items.h"
+#include "head_lists.h"
 
 #include <string.h>
 
@@ -35,13 +35,13 @@ static int view_check(const struct kvl_sel *sel, int32_t q_head)
 }
 
 /* Ascending positions of all segments, which do not overlap. */
-static int view_merge(const struct kvl_head *h, const struct kvl_items *part, int32_t n_parts,
+static int view_merge(const struct kvl_head *h, const struct kvl_head_list *part, int32_t n_parts,
                       const int32_t **pos, int32_t *n)
 {
     const int32_t *from[KVL_MAX_SEGMENTS];
     int32_t len[KVL_MAX_SEGMENTS], total = 0, at = 0;
     for (int32_t i = 0; i < n_parts; i++) {
-        KVL_TRY(kvl_items_expand(h, &part[i], &from[i], &len[i]));
+        KVL_TRY(kvl_head_list_expand(h, &part[i], &from[i], &len[i]));
         total += len[i];
     }
     *pos = from[0];
@@ -50,10 +50,11 @@ static int view_merge(const struct kvl_head *h, const struct kvl_items *part, in
     int32_t *all = kvl_arena_get(&h->e->step, (size_t)total + 1, sizeof *all);
     int32_t *out = kvl_arena_get(&h->e->step, (size_t)total + 1, sizeof *out);
     const int32_t *order;
-    if (!all || !out) return kvl_items_no_memory(h);
+    if (!all || !out) return kvl_head_list_no_memory(h);
     for (int32_t i = 0; i < n_parts; i++)
         for (int32_t j = 0; j < len[i]; j++) all[at++] = from[i][j];
-    if (kvl_sort_order(&h->e->step, all, total, &order) != KVL_OK) return kvl_items_no_memory(h);
+    if (kvl_sort_order(&h->e->step, all, total, &order) != KVL_OK)
+        return kvl_head_list_no_memory(h);
     for (int32_t i = 0; i < total; i++) out[i] = all[order[i]];
     *pos = out;
     *n = total;
@@ -70,11 +71,11 @@ int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32
     KVL_TRY(kvl_sel_look(sel));
     struct kvl_resolve r = { .sel = sel };
     struct kvl_head h = { .r = &r, .e = s->engine, .s = s, .layer = sel->layer };
-    struct kvl_items part[KVL_MAX_SEGMENTS];
+    struct kvl_head_list part[KVL_MAX_SEGMENTS];
     h.kv_head = q_head / kvl_group(&s->engine->model->shape);
     h.whole = kvl_lane_is_whole(s, h.layer, h.kv_head);
     h.live = kvl_seq_len(s->seq, h.layer, h.kv_head);
-    for (int32_t i = 0; i < sel->n_seg; i++) KVL_TRY(kvl_items_named(&h, i, q_head, &part[i]));
+    for (int32_t i = 0; i < sel->n_seg; i++) KVL_TRY(kvl_head_list_named(&h, i, q_head, &part[i]));
     KVL_TRY(view_merge(&h, part, sel->n_seg, pos, n));
     /* Of everything nothing was named. */
     if (sel->seg[0].everything && *n > 0 && (*pos)[*n - 1] == sel->n_pos - 1) --*n;

@@ -1,6 +1,6 @@
 /* What a selection may read that is not stored: keys that the policy gives in place of the stored ones,
  * and entries that stand for several tokens. */
-#include "items.h"
+#include "head_lists.h"
 
 #include <math.h>
 #include <string.h>
@@ -47,7 +47,7 @@ int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const 
 }
 
 /* The current token is stored already; the method could not have made its key. */
-int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it)
+int kvl_keys_complete(const struct kvl_head *h, const struct kvl_head_list *it)
 {
     int32_t dim = h->e->model->shape.head_dim, pos = h->r->sel->n_pos - 1, slot;
     if (it->n == it->n_keys) return KVL_OK;

@@ -1,14 +1,14 @@
-/* items.h - what one kv head reads of a selection; core/policy and resolve.c.
+/* head_lists.h - what one kv head reads of a selection; core/policy and resolve.c.
  *
  * Everything lies in the engine's step arena. */
-#ifndef KVL_ITEMS_H
-#define KVL_ITEMS_H
+#ifndef KVL_HEAD_LISTS_H
+#define KVL_HEAD_LISTS_H
 
 #include "policy_impl.h"
 
 /* One list of one head: runs in a whole lane, else positions; `everything` has neither until they are
  * needed. */
-struct kvl_items {
+struct kvl_head_list {
     bool everything;
     const struct kvl_run *run; /* ascending, apart from each other */
     int32_t n_runs;
@@ -32,35 +32,36 @@ struct kvl_head {
     bool whole;   /* slot == position, nothing evicted */
     int32_t live; /* slots of the lane */
     /* Of each segment: one, or one per query head of the group. */
-    struct kvl_items *lists[KVL_MAX_SEGMENTS];
+    struct kvl_head_list *lists[KVL_MAX_SEGMENTS];
 };
 
 /* Index of the first of n ascending values that is not below x. */
 int32_t kvl_lower_bound(const int32_t *v, int32_t n, int32_t x);
-int kvl_items_no_memory(const struct kvl_head *h);
+int kvl_head_list_no_memory(const struct kvl_head *h);
 /* A segment has a list per query head, not one for the group. */
-bool kvl_items_split(const struct kvl_segment *g);
+bool kvl_head_list_split(const struct kvl_segment *g);
 /* Fills h->lists; takes those of `before`, another head of the layer (or NULL), where they are the
  * same. */
-int kvl_items_get(struct kvl_head *h, const struct kvl_head *before);
+int kvl_head_list_get(struct kvl_head *h, const struct kvl_head *before);
 /* One list of a segment as it was given, without the current token. */
-int kvl_items_named(const struct kvl_head *h, int32_t i_seg, int32_t q_head, struct kvl_items *out);
-bool kvl_items_have(const struct kvl_head *h, const struct kvl_items *it, int32_t pos);
+int kvl_head_list_named(const struct kvl_head *h, int32_t i_seg, int32_t q_head,
+                        struct kvl_head_list *out);
+bool kvl_head_list_have(const struct kvl_head *h, const struct kvl_head_list *it, int32_t pos);
 /* Positions of a list, ascending. */
-int kvl_items_expand(const struct kvl_head *h, const struct kvl_items *it, const int32_t **pos,
-                     int32_t *n);
+int kvl_head_list_expand(const struct kvl_head *h, const struct kvl_head_list *it,
+                         const int32_t **pos, int32_t *n);
 
 /* Positions in at least one of several lists, and one that is in two of them (-1: there is none). */
 struct kvl_overlap {
     int32_t n, twice;
 };
 
-/* pseudo.c: gives the current token's key to a list with keys that the engine added it to. */
-int kvl_keys_complete(const struct kvl_head *h, const struct kvl_items *it);
+/* given_entries.c: gives the current token's key to a list with keys that the engine added it to. */
+int kvl_keys_complete(const struct kvl_head *h, const struct kvl_head_list *it);
 /* Attention to the pseudo-entries of a head: out [group][head_dim], lse [group]. */
 int kvl_pseudo_attend(const struct kvl_head *h, float *out, float *lse);
 
-int kvl_items_overlap(const struct kvl_head *h, const struct kvl_items *const *lists,
-                      int32_t n_lists, struct kvl_overlap *out);
+int kvl_head_list_overlap(const struct kvl_head *h, const struct kvl_head_list *const *lists,
+                          int32_t n_lists, struct kvl_overlap *out);
 
 #endif

@@ -1,6 +1,6 @@
-/* sweep_cmd.h - what `sweep` and `run` share: options, and the way from a configuration to a table. */
-#ifndef KVL_SWEEP_CMD_H
-#define KVL_SWEEP_CMD_H
+/* run_and_sweep.h - what `sweep` and `run` share: options, and the way from a configuration to a table. */
+#ifndef KVL_RUN_AND_SWEEP_H
+#define KVL_RUN_AND_SWEEP_H
 
 #include "args.h"
 #include "sweep_plan.h"

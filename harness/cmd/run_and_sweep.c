@@ -1,5 +1,5 @@
 /* From a configuration to a table. */
-#include "sweep_cmd.h"
+#include "run_and_sweep.h"
 
 #include "calibrate.h"
 #include "folders.h"
@@ -47,7 +47,8 @@ struct sweep {
     struct kvl_sweep s;
     struct kvl_model *model;
     struct kvl_probed gpu;
-    bool has_gpu; /* the model runs there */
+    bool has_gpu;  /* the model runs there */
+    bool no_table; /* one of all types follows */
     struct kvl_machine machine;
     struct kvl_work *work;
     struct kvl_state state;
@@ -84,7 +85,9 @@ static int sweep_plan_file(const struct sweep *w)
 {
     struct kvl_buf path = { 0 };
     if (w->shard.count < 2) return KVL_OK;
-    int rc = kvl_plan_file_name(w->s.log, w->s.models.n ? kvl_model_hash(w->model) : NULL, &path);
+    const struct kvl_kv_name type = kvl_kv_name(w->s.kv_type);
+    int rc = kvl_plan_file_name(w->s.log, w->s.models.n ? kvl_model_hash(w->model) : NULL,
+                                w->s.kv_types.n ? type.text : NULL, &path);
     if (rc == KVL_OK)
         rc = kvl_plan_file_check(path.data, w->work, !w->a->dry_run, w->err);
     else
@@ -197,17 +200,68 @@ static size_t sweep_n_failed(const struct sweep *w)
 
 enum { SWEEP_BLOCKS = 2 }; /* tables that are printed in full at the end */
 
-static bool sweep_keep(const char *cell, const void *state)
+/* What a table shows: cells of any of its types of keys and values. */
+struct sweep_kept {
+    struct kvl_sweep s; /* borrowed, with a type of its own */
+    struct kvl_work *work;
+    struct kvl_state state;
+};
+struct sweep_keep {
+    struct sweep_kept type[KVL_KV_AXIS];
+    int32_t n;
+};
+
+static bool sweep_keep(const char *cell, const void *user)
 {
-    return kvl_state_has(state, cell);
+    const struct sweep_keep *k = user;
+    for (int32_t i = 0; i < k->n; i++)
+        if (kvl_state_has(&k->type[i].state, cell)) return true;
+    return false;
+}
+
+/* The cells that this model has with a type: what is shown need not be of this run. */
+static int sweep_keep_add(const struct sweep *w, enum kvl_kv_type type, struct sweep_keep *k)
+{
+    struct sweep_kept *to = &k->type[k->n++];
+    struct kvl_where where = { w->machine.host, kvl_ops_threads(),
+                               w->has_gpu ? w->gpu.info.name : NULL };
+    struct kvl_err why = { 0 };
+    to->s = w->s;
+    to->s.kv_type = type;
+    /* A type that the model cannot have has no cells. */
+    int rc = kvl_work_create(&to->s, w->model, &where, w->a->model.allow_overlong, &to->work, &why);
+    if (rc != KVL_OK) return rc == KVL_ENOMEM ? kvl_fail(w->err, rc, "%s", why.msg) : KVL_OK;
+    to->work->only = w->a->only;
+    KVL_TRY(kvl_work_shard(to->work, w->shard, w->err));
+    return kvl_state_create(to->work, w->a->accept_stale, w->a->retry, &to->state, w->err);
+}
+
+static void sweep_keep_free(struct sweep_keep *k)
+{
+    for (int32_t i = 0; k && i < k->n; i++) {
+        kvl_state_free(&k->type[i].state);
+        kvl_work_destroy(k->type[i].work);
+    }
+    kvl_free(k);
+}
+
+static int sweep_results(const struct sweep *w, struct sweep_keep *k, struct kvl_results *out)
+{
+    char *words[] = { w->log_path.data };
+    for (int32_t i = 0; i < KVL_MAX(w->s.kv_types.n, 1); i++)
+        KVL_TRY(sweep_keep_add(w, w->s.kv_types.n ? w->s.kv_types.v[i] : w->s.kv_type, k));
+    return kvl_results_load_some(words, 1, sweep_keep, k, out, w->err);
 }
 
 /* The table of this sweep: its log may hold those of others, too. */
 static int sweep_table(const struct sweep *w)
 {
     struct kvl_results results;
-    char *words[] = { w->log_path.data };
-    KVL_TRY(kvl_results_load_some(words, 1, sweep_keep, &w->state, &results, w->err));
+    struct sweep_keep *keep = kvl_alloc(1, sizeof *keep);
+    if (!keep) return kvl_fail(w->err, KVL_ENOMEM, "out of memory for a table");
+    int read = sweep_results(w, keep, &results);
+    sweep_keep_free(keep);
+    KVL_TRY(read);
     bool small = kvl_report_blocks(&results) <= SWEEP_BLOCKS;
     int rc = small ? kvl_report_print(&results, stdout, w->err)
                    : kvl_report_summary(&results, KVL_TABLE_TEXT, stdout, w->err);
@@ -224,7 +278,7 @@ static int sweep_finish(const struct sweep *w, const struct kvl_runner *r)
     *w->done = (struct kvl_sweep_done){ stats->n_samples, stats->n_speed, stats->n_errors, failed };
     if (w->a->stats) sweep_print_stats(r);
     if (!w->a->quiet) {
-        KVL_TRY(sweep_table(w));
+        if (!w->no_table) KVL_TRY(sweep_table(w));
         printf("\n%lld samples and %lld timed runs in this run, %lld errors; log: %s\n",
                (long long)stats->n_samples, (long long)stats->n_speed, (long long)stats->n_errors,
                w->log_path.data);
@@ -237,7 +291,8 @@ static int sweep_strict(const struct sweep *w, const struct kvl_sweep_done *done
     if (!w->a->strict || (done->n_failed == 0 && done->n_errors == 0 && models == 0)) return KVL_OK;
     if (models > 0)
         return kvl_fail(w->err, KVL_EPOLICY,
-                        "%zu models failed, %zu cells have failures, %lld errors in this run "
+                        "%zu models or types of keys and values failed, %zu cells have failures, "
+                        "%lld errors in this run "
                         "(--strict)",
                         models, done->n_failed, (long long)done->n_errors);
     return kvl_fail(w->err, KVL_EPOLICY,
@@ -432,14 +487,20 @@ static int sweep_model(struct sweep *w)
 }
 
 /* In a process of its own. */
-static int sweep_of(void *user, const char *model, struct kvl_sweep_done *done, struct kvl_err *err)
+static int sweep_of(void *user, const struct kvl_sweep_part *part, struct kvl_sweep_done *done,
+                    struct kvl_err *err)
 {
     struct sweep *w = user;
+    char *model = strdup(part->model);
+    if (!model) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    const struct kvl_sweep_part_name name = kvl_sweep_part_name(&w->s, part);
     free(w->s.model);
-    if (!(w->s.model = strdup(model))) return kvl_fail(err, KVL_ENOMEM, "out of memory");
+    w->s.model = model;
+    w->s.kv_type = part->kv_type;
+    w->no_table = !part->last_type;
     w->err = err;
     w->done = done;
-    if (w->a->dry_run) printf("%s\n", model);
+    if (w->a->dry_run || (w->no_table && !w->a->quiet)) printf("%s\n", name.text);
     int rc = sweep_model(w);
     (void)kvl_log_close(w->log, NULL);
     return rc;
@@ -459,8 +520,11 @@ static int sweep_models(struct sweep *w)
     struct kvl_sweep_done sum;
     int rc = kvl_sweep_models(&m, &sum, &failed, w->err);
     if (rc == KVL_OK && !w->a->quiet && !w->a->dry_run)
-        printf("\n%zu models, %zu failed; every table: kvlab report %s\n", w->s.models.n, failed,
-               path.data);
+        printf("\n%zu %s, %zu failed; every table: kvlab report %s\n", kvl_sweep_n_parts(&w->s),
+               !w->s.kv_types.n ? "models"
+               : w->s.models.n  ? "models and types of keys and values"
+                                : "types of keys and values",
+               failed, path.data);
     kvl_buf_free(&path);
     return rc == KVL_OK ? sweep_strict(w, &sum, failed) : rc;
 }
@@ -474,7 +538,7 @@ static int sweep_all(struct sweep *w, const char *file, const char *name)
         kvl_sweep_load(file, name, a->model.registry, a->override, a->n_overrides, &w->s, w->err));
     w->s.cell_limit_s = a->cell_limit ? a->cell_limit_s : KVL_CELL_LIMIT_S;
     w->s.cell_memory_bytes = a->cell_memory_bytes;
-    if (w->s.models.n) return sweep_models(w);
+    if (kvl_sweep_n_parts(&w->s) > 1) return sweep_models(w);
     w->done = &done;
     KVL_TRY(sweep_model(w));
     return sweep_strict(w, &done, 0);
