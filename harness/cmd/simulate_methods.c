@@ -120,8 +120,8 @@ static int sim_json(struct kvl_simulate *a, const struct kvl_profile *p, int32_t
         full_s / k->total_s, "weights_ms", 1e3 * k->weights_s, "attend_ms", 1e3 * k->attend_s,
         "method_ms", 1e3 * k->method_s, "fetch_ms", 1e3 * k->fetch_s, "links_ms", 1e3 * k->links_s,
         "weight_bytes", k->weight_bytes, "kv_read_bytes", k->kv_bytes, "index_read_bytes",
-        k->index_bytes, "bus_bytes", k->fetch_bytes, "memory_bytes", k->memory_bytes, "host_bytes",
-        k->host_bytes, "prefill_memory_bytes", k->prefill_bytes, "prefill_s",
+        k->index_bytes, "bus_bytes", k->fetch_bytes, "memory_bytes", k->memory_bytes,
+        "on_host_bytes", k->host_bytes, "prefill_memory_bytes", k->prefill_bytes, "prefill_s",
         kvl_sim_prefill(&a->sim, p, a->split, length), "bend", kvl_costs_bend(m));
     if (!o) return kvl_fail(a->base.err, KVL_ENOMEM, "out of memory");
     bool good = json_dumpf(o, a->bench.json, JSON_COMPACT) == 0 && fputc('\n', a->bench.json) > 0;

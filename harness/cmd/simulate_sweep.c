@@ -198,9 +198,9 @@ static int sweep_run(struct simulated *w, int (*open)(struct kvl_simulate *a),
         return kvl_fail(a->base.err, KVL_EINVAL, "--lengths, --policies and --budget: %s says them",
                         a->sweep);
     KVL_TRY(kvl_sweep_load(a->sweep, NULL, a->bench.registry, NULL, 0, &w->s, a->base.err));
-    if (w->s.models.n)
-        return kvl_fail(a->base.err, KVL_EINVAL, "%s: %zu models, want a sweep of one", a->sweep,
-                        w->s.models.n);
+    if (kvl_sweep_n_parts(&w->s) > 1)
+        return kvl_fail(a->base.err, KVL_EINVAL,
+                        "%s: several models or kv types, want a sweep of one", a->sweep);
     if (!a->shape_name && !a->bench.config.model) a->bench.config.model = w->s.model;
     a->bench.config.kv_type = w->s.kv_type;
     KVL_TRY(open(a));

@@ -49,7 +49,7 @@ near "time of the bounds" $((1048576 / 16 * 512 / 1000)) "$(value 'quest:page=16
 near "the sum" "$(awk -v w=$weights 'BEGIN { print (w + 1048576 * 1024) / 1000 }')" "$(value full token_ms)"
 # Memory: weights, embedding too, and the store; what lies on the host is no memory of the device.
 near "memory" $((weights + 2 * 512 * 256 + 1048576 * 1024)) "$(value full memory_bytes)" 3
-[ "$(value arkvale host_bytes | cut -d . -f 1)" -gt $((1048576 * 1000)) ] || fail "arkvale keeps nothing on the host"
+[ "$(value arkvale on_host_bytes | cut -d . -f 1)" -gt $((1048576 * 1000)) ] || fail "arkvale keeps nothing on the host"
 [ "$(value arkvale bus_bytes | cut -d . -f 1)" -gt 0 ] || fail "arkvale fetches nothing"
 grep -qE '^full .* 10\.0 GiB \(no\)' out || fail "10M tokens in a device of 1 GiB: $(grep '^full' out)"
 
