@@ -84,7 +84,7 @@ struct kvl_gemv_x {
     /* the same as bytes, 256 hi + lo, and in 8 bits hi alone, of blocks p and p + 4: [units][4 p][halves][2][16] */
     int8_t *hi;
     uint8_t *lo;
-    float *scale, *sum;   /* [units][8]; scale times the sum of q */
+    float *scale, *sum;   /* [units][8]; the sum of q */
     int32_t *start;       /* [units][8]: -8 times that sum */
     struct kvl_gemv_k *k; /* [n_cols / 256] */
     struct kvl_gemv_b *b; /* in 8 bits */

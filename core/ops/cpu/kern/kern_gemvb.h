@@ -75,7 +75,7 @@ VEC vq_int gemvb_part(vq_int s, vz w, enum kvl_wtype type, const struct gemvb_sc
 }
 
 /* One block of W for block k of n_x rows of x. */
-VEC void gemvb_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_x *x, int32_t n_x,
+ONE void gemvb_block(const uint8_t *w, enum kvl_wtype type, const struct kvl_gemv_x *x, int32_t n_x,
                      size_t k, vq_sum *sum)
 {
     const struct gemvb_scales s = gemvb_scales(w, type);

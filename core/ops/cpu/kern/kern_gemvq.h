@@ -49,7 +49,7 @@ VEC void gemv_pack_slot(const struct kvl_gemv_x *to, const float *x, int32_t u, 
     if (to->hi && q8) vq_narrow(to->hi + pair, to->hi + pair + 32, q);
     if (to->hi && !q8) vq_split(to->hi + pair, to->lo + pair, 32, q);
     to->scale[u * 8 + slot] = scale;
-    to->sum[u * 8 + slot] = scale * (float)sum;
+    to->sum[u * 8 + slot] = (float)sum;
     to->start[u * 8 + slot] = -8 * sum;
 }
 
@@ -143,7 +143,7 @@ VEC vq gemvq_ints(const uint8_t *block, enum kvl_wtype type)
 }
 
 /* Unit u of n_x rows of x with the blocks at lo and hi. */
-VEC void gemvq_unit(const uint8_t *lo, const uint8_t *hi, enum kvl_wtype type, bool q8,
+ONE void gemvq_unit(const uint8_t *lo, const uint8_t *hi, enum kvl_wtype type, bool q8,
                     const struct kvl_gemv_x *x, int32_t n_x, size_t u, vq_sum *sum)
 {
     const size_t bytes = kvl_wtype_bytes(type, 32);
@@ -165,8 +165,10 @@ VEC void gemvq_unit(const uint8_t *lo, const uint8_t *hi, enum kvl_wtype type, b
         vq_int start = vq_start(x[i].start + u * 8);
         if (type == KVL_W_Q4_0) dot = vq_plus(dot, start);
         if (type == KVL_W_Q5_0) dot = vq_plus(dot, vq_twice(start));
-        sum[i] = vq_times(sum[i], vq_mul(d, vq_floats(x[i].scale + u * 8)), dot);
-        if (block_has_least(type)) sum[i] = vq_fma(least, vq_floats(x[i].sum + u * 8), sum[i]);
+        vq_sum scale = vq_floats(x[i].scale + u * 8);
+        sum[i] = vq_times(sum[i], vq_mul(d, scale), dot);
+        if (block_has_least(type))
+            sum[i] = vq_fma(vq_mul(least, scale), vq_floats(x[i].sum + u * 8), sum[i]);
     }
 }
 

@@ -5,6 +5,10 @@
 
 #include "vec_q16_base.h"
 
+/* Of a function that is long once all its loops are unrolled: here it is there once, whatever the type of weights, and
+ * asks for it as it goes; where there are vectors it is VEC. */
+#define ONE static __attribute__((noinline, unused))
+
 /* 32 bytes; sums of two products each; scales of a block of 256. */
 typedef struct {
     uint8_t at[32];

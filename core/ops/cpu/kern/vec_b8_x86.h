@@ -4,7 +4,7 @@
 #define KVL_VEC_B8_H
 
 #include "vec_q16_x86.h"
-
+#define ONE VEC
 typedef __m256i vz;
 typedef __m256i vz_sum, vz_scale;
 
