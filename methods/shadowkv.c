@@ -191,7 +191,6 @@ static int shadow_best(const struct kvl_pctx *ctx, const struct kvl_step *step, 
                                                               .n_rows = t->n,
                                                               .q = q,
                                                               .scale = sh->scale,
-                                                              .gemm = true,
                                                               .score = weight }));
     KVL_TRY(kvl_cap(ctx, weight, (size_t)sh->n_heads * (size_t)t->n));
     KVL_TRY(shadow_exclude(ctx, t, mask, weight, sh->group));

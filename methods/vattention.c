@@ -72,7 +72,7 @@ static int vattention_plan(struct kvl_plan *plan)
 
 /* ---- one lane ---------------------------------------------------------------------------------- */
 
-enum { VATTENTION_REST = 0, VATTENTION_FORCED, VATTENTION_SAMPLE };
+enum { VATTENTION_REST = 0 /* a word of them is 0 */, VATTENTION_FORCED, VATTENTION_SAMPLE };
 
 struct vattention_lane {
     const struct kvl_pctx *ctx;
@@ -98,11 +98,13 @@ static int vattention_force(struct vattention_lane *l)
     memset(l->mark, VATTENTION_FORCED, (size_t)pos);
     memset(l->mark + o->sink, VATTENTION_REST, (size_t)n);
     for (int32_t i = 0; i < o->top; i++) l->mark[l->top[i] += o->sink] = VATTENTION_FORCED;
-    l->n_rest = 0;
+    const uint8_t *mark = l->mark;
+    int32_t *rest = l->rest, n_rest = 0;
     for (int32_t i = 0; i < pos; i++) {
-        l->rest[l->n_rest] = i;
-        l->n_rest += l->mark[i] == VATTENTION_REST;
+        rest[n_rest] = i;
+        n_rest += mark[i] == VATTENTION_REST;
     }
+    l->n_rest = n_rest;
     return KVL_OK;
 }
 
@@ -171,19 +173,32 @@ static int32_t vattention_size(struct vattention_lane *l)
     return size;
 }
 
+/* What is read, and how it weighs, in order: eight positions that nothing reads are passed over at once. */
+static int32_t vattention_read(const struct vattention_lane *l, float correction)
+{
+    enum { STEP = sizeof(uint64_t) };
+    int32_t n = 0, end = l->step->pos;
+    for (int32_t i = 0; i < end; i += STEP) {
+        uint64_t some = 1;
+        int32_t m = KVL_MIN((int32_t)STEP, end - i);
+        if (m == STEP) memcpy(&some, l->mark + i, STEP);
+        for (int32_t j = i; some != 0 && j < i + m; j++) {
+            if (l->mark[j] == VATTENTION_REST) continue;
+            l->weight[n] = l->mark[j] == VATTENTION_SAMPLE ? correction : 0;
+            l->pos[n++] = j;
+        }
+    }
+    return n;
+}
+
 static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
 {
-    int32_t n = 0;
     KVL_TRY(vattention_force(l));
     int32_t size = vattention_size(l);
     float correction = logf((float)l->n_rest / (float)size);
     vattention_draw(l, size, 1);
     for (int32_t i = 0; i < l->n_sample; i++) l->mark[l->sample[i]] = VATTENTION_SAMPLE;
-    for (int32_t i = 0; i < l->step->pos; i++) {
-        if (l->mark[i] == VATTENTION_REST) continue;
-        l->weight[n] = l->mark[i] == VATTENTION_SAMPLE ? correction : 0;
-        l->pos[n++] = i;
-    }
+    int32_t n = vattention_read(l, correction);
     KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, l->kv_head, l->pos, n));
     return kvl_sel_log_weights(sel, KVL_SCOPE_KV_HEAD, l->kv_head, l->weight, n);
 }

@@ -280,7 +280,7 @@ static int flush_attention(const struct kvl_forward *f, int32_t layer)
     if (!lane) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
     for (int32_t j = 0; j < e->n_jobs; j++) {
         const struct kvl_job_src *src = &e->job_src[j];
-        lane[j] = kvl_fetches(src->session, src->layer)
+        lane[j] = kvl_reads_copies(src->session, src->layer)
                       ? kvl_tier_view(src->session->tier, src->layer, src->kv_head)
                       : kvl_seq_lane(src->session->seq, src->layer, src->kv_head);
         e->job[j].lane = &lane[j];

@@ -110,7 +110,7 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
     job.page_tok = it->page_tok;
     job.tail = it->tail;
     if (it->page) return push_job(h, &job);
-    if (kvl_fetches(h->s, h->layer)) {
+    if (kvl_reads_copies(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
     } else if (!it->everything || it->pos) {
         job.runs = runs_of(h, it, &job.n_runs);

@@ -40,21 +40,12 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
 uint8_t *kvl_tier_block(struct kvl_tier *t)
 {
     uint8_t *block;
-    if (!t->store->device) return kvl_alloc(1, t->store->layout.bytes);
     return kvl_pool_take(&t->store->places, 1, &block, NULL) == KVL_OK ? block : NULL;
 }
 
-static void place_free(const struct kvl_tier *t, uint8_t *block)
+static void rows_free(struct tier_rows *r)
 {
-    if (t->store->device)
-        kvl_block_unref(block);
-    else
-        kvl_free(block);
-}
-
-static void rows_free(const struct kvl_tier *t, struct tier_rows *r)
-{
-    for (int32_t i = 0; i < r->n_blocks; i++) place_free(t, r->block[i]);
+    for (int32_t i = 0; i < r->n_blocks; i++) kvl_block_unref(r->block[i]);
     kvl_free(r->place);
     kvl_free(r->block);
 }
@@ -66,8 +57,8 @@ void kvl_tier_destroy(struct kvl_tier *t)
     kvl_free(t->gather);
     for (int32_t i = 0; t->lanes && i < t->n_lanes; i++) {
         struct kvl_tier_lane *a = &t->lanes[i];
-        rows_free(t, &a->cache);
-        rows_free(t, &a->stage);
+        rows_free(&a->cache);
+        rows_free(&a->stage);
         kvl_free(a->place);
         kvl_free(a->score);
         kvl_free(a->wanted);
@@ -75,7 +66,7 @@ void kvl_tier_destroy(struct kvl_tier *t)
         kvl_free(a->sent);
         if (a->links) t->store->device->free(KVL_PLACE_DEVICE, a->links);
     }
-    for (int32_t i = 0; i < t->n_spare; i++) place_free(t, t->spare[i]);
+    for (int32_t i = 0; i < t->n_spare; i++) kvl_block_unref(t->spare[i]);
     kvl_free(t->spare);
     kvl_free(t->victims);
     kvl_free(t->lanes);
@@ -114,10 +105,6 @@ static int place_copy(const struct kvl_tier *t, uint8_t *to, uint8_t *from)
 {
     const struct kvl_layout *l = &t->store->layout;
     const struct kvl_device *device = t->store->device;
-    if (!device) {
-        memcpy(to, from, l->bytes);
-        return KVL_OK;
-    }
     memcpy(kvl_block_pos(l, to), kvl_block_pos(l, from), (size_t)l->block_tok * sizeof(int32_t));
     return device->copy(kvl_block_head(to)->data, kvl_block_head(from)->data, l->data_bytes,
                         KVL_STREAM_MAIN);
@@ -367,7 +354,7 @@ static int view_send(struct kvl_tier *t, int32_t lane)
 int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane)
 {
     KVL_TRY(view_build(t, seq, lane));
-    return t->store->device ? view_send(t, lane) : KVL_OK;
+    return view_send(t, lane);
 }
 
 /* In the view, places of the cache come first, then those of staging, then the sequence's own blocks with the host's cut

@@ -21,6 +21,9 @@
  * stream, and attention awaits it.
  * Kernels reach pinned memory as well, slowly: who reads a whole lane needs nothing of this.
  * Tables, places, replacement and counts stay on the host: they depend on the selection alone.
+ *
+ * On the CPU both tiers are the same memory.  All of the above is decided and counted there, too, but places have no
+ * blocks and nothing is copied: attention reads the sequence's own, and there is no map and no view.
  */
 #ifndef KVL_TIER_H
 #define KVL_TIER_H

@@ -45,10 +45,12 @@ static int want_unit(struct kvl_tier *t, struct kvl_tier_lane *a, int32_t unit)
         t->count.hits++;
         return KVL_OK;
     }
-    void *wanted = a->wanted;
-    KVL_TRY(
-        kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted, NULL));
-    a->wanted = wanted;
+    if (a->n_wanted == a->cap_wanted) {
+        void *wanted = a->wanted;
+        KVL_TRY(kvl_grow(&wanted, &a->cap_wanted, a->n_wanted, a->n_wanted + 1, sizeof *a->wanted,
+                         NULL));
+        a->wanted = wanted;
+    }
     a->wanted[a->n_wanted++] = unit;
     a->place[unit] = TIER_WANTED;
     return KVL_OK;
@@ -154,13 +156,14 @@ static uint8_t *block_take(struct kvl_tier *t)
     return block;
 }
 
-/* One more place, with its blocks. */
-static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
+/* Room for one more place, with its blocks where there are any. */
+static int rows_room(struct kvl_tier *t, struct tier_rows *r)
 {
     int64_t slots = ((int64_t)r->n + 1) * t->desc.unit_tok;
     if (slots > INT32_MAX / 4) return KVL_ENOMEM;
-    int32_t need = kvl_blocks_for(&t->store->layout, (int32_t)slots);
+    int32_t need = t->store->device ? kvl_blocks_for(&t->store->layout, (int32_t)slots) : 0;
     void *place = r->place, *block = r->block;
+    if (r->n < r->cap && r->n_blocks >= need) return KVL_OK;
     KVL_TRY(kvl_grow(&place, &r->cap, r->n, r->n + 1, sizeof *r->place, NULL));
     r->place = place;
     KVL_TRY(kvl_grow(&block, &r->cap_blocks, r->n_blocks, need, sizeof *r->block, NULL));
@@ -169,6 +172,12 @@ static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
         r->block[r->n_blocks] = block_take(t);
         if (!r->block[r->n_blocks]) return KVL_ENOMEM;
     }
+    return KVL_OK;
+}
+
+static int rows_add(struct kvl_tier *t, struct tier_rows *r, int32_t *out)
+{
+    KVL_TRY(rows_room(t, r));
     *out = r->n++;
     t->n_places++;
     t->peak_places = KVL_MAX(t->peak_places, t->n_places);
@@ -232,10 +241,6 @@ static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, 
                     int32_t pos, int32_t n)
 {
     const struct kvl_layout *l = &t->store->layout;
-    if (!t->store->device) {
-        kvl_block_copy(l, dst, to, src, from, n);
-        return KVL_OK;
-    }
     for (int32_t i = 0; i < n; i++) kvl_block_pos(l, dst)[to + i] = pos + i;
     const struct kvl_kv_move move = { .to = kvl_block_head(dst)->data,
                                       .from = kvl_block_head(src)->data,
@@ -253,12 +258,13 @@ static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, 
     return KVL_OK;
 }
 
-/* Slots from .. from + n - 1 of a sequence, with positions pos and up. */
+/* Slots from .. from + n - 1 of a sequence, with positions pos and up.  On the CPU they are where attention reads them. */
 static int copy_slots(struct kvl_tier *t, uint8_t *const *dst, int32_t to, uint8_t *const *src,
                       int32_t from, int32_t pos, int32_t n)
 {
     const struct kvl_layout *l = &t->store->layout;
     int32_t mask = l->block_tok - 1;
+    if (!t->store->device) return KVL_OK;
     for (int32_t m; n > 0; to += m, from += m, pos += m, n -= m) {
         m = KVL_MIN(n, l->block_tok - KVL_MAX(to & mask, from & mask));
         KVL_TRY(copy_run(t, dst[to >> l->block_shift], to & mask, src[from >> l->block_shift],
@@ -335,6 +341,7 @@ int kvl_tier_fetch(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer,
     *n_units = a->n_wanted;
     a->n_wanted = 0;
     if (a->ahead) return KVL_OK;
+    if (!t->store->device) return KVL_OK;
     KVL_TRY(kvl_tier_show(t, seq, lane));
     int64_t enough = (int64_t)TIER_SEND << KVL_MIN(t->n_sends, 8);
     return t->n_gather_slots * tier_slot_bytes(t) < enough ? KVL_OK : kvl_tier_send(t);

@@ -22,7 +22,7 @@ struct tier_place {
     int64_t uses;  /* requests since it came */
 };
 
-/* Rows of places: place i has slots i * unit_tok and up of these blocks. */
+/* Rows of places: place i has slots i * unit_tok and up of these blocks; on the CPU there are none. */
 struct tier_rows {
     struct tier_place *place;
     uint8_t **block;
@@ -68,11 +68,11 @@ static inline int64_t tier_slot_bytes(const struct kvl_tier *t)
 
 /* Room to give n blocks back. */
 int kvl_tier_spare(struct kvl_tier *t, int32_t n);
-/* One block of a place; NULL: no memory. */
+/* One block of a place, on a device; NULL: no memory. */
 uint8_t *kvl_tier_block(struct kvl_tier *t);
 /* Room for the places of units below n, without a copy on the device. */
 int kvl_tier_units(const struct kvl_tier *t, struct kvl_tier_lane *a, int32_t n);
-/* The view of a lane, with a copy on the device where there is one. */
+/* The view of a lane, with a copy on the device. */
 int kvl_tier_show(struct kvl_tier *t, const struct kvl_seq *seq, int32_t lane);
 
 #endif

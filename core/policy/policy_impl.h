@@ -302,6 +302,9 @@ struct kvl_head_list;
 bool kvl_offloads(const struct kvl_session *s, int32_t layer);
 /* The same, and what attention reads of them is brought to the device. */
 bool kvl_fetches(const struct kvl_session *s, int32_t layer);
+/* The same, and the device has a memory of its own: attention reads copies.  On the CPU it reads what is there, and
+ * requests are decided and counted all the same. */
+bool kvl_reads_copies(const struct kvl_session *s, int32_t layer);
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err);
 /* The context is complete: it goes to the host. */
 int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err);

@@ -428,7 +428,11 @@ static int methods_report(const struct bench *b)
           "that of a "
           "token against one of full attention, by turns (of one\nthread, by processor time); by "
           "its bytes, what "
-          "it would be if a token took as long as weights, keys, values and index\ntake to read.\n",
+          "it would be if a token took as long as weights, keys, values and index\ntake to read. "
+          "What a method "
+          "keeps in the host tier costs no copy here: on the CPU both tiers are the same memory, "
+          "and\nwhat a GPU "
+          "would fetch is counted, not moved.\n",
           o.f);
     for (int32_t t = 0; t < c->threads.n; t++)
         for (int32_t i = 0; i < c->depths.n; i++)

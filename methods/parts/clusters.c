@@ -1,6 +1,8 @@
 /* Keys of a layer in clusters: the index, built segment by segment, and its rows. */
 #include "clusters.h"
 
+#include <string.h>
+
 int kvl_plan_clusters(struct kvl_plan *plan, struct kvl_clusters *c)
 {
     int32_t dim = plan->shape->head_dim, size = c->per_cluster;
@@ -144,10 +146,15 @@ int32_t kvl_cluster_size(const struct kvl_cluster_rows *rows, int32_t kv_head, i
     return ((const int32_t *)kvl_table_row(&rows->spans, kv_head, cluster))[1];
 }
 
+/* Rows of one number each, side by side in each of the two pieces of a table. */
 void kvl_cluster_tokens(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster,
                         int32_t *pos)
 {
     const int32_t *span = kvl_table_row(&rows->spans, kv_head, cluster);
-    for (int32_t i = 0; i < span[1]; i++)
-        pos[i] = *(const int32_t *)kvl_table_row(&rows->order, kv_head, span[0] + i);
+    int32_t n_first = rows->order.part[0].n_rows, n = span[1];
+    for (int32_t i = 0, m; i < n; i += m) {
+        int32_t row = span[0] + i;
+        m = row < n_first ? KVL_MIN(n - i, n_first - row) : n - i;
+        memcpy(pos + i, kvl_table_row(&rows->order, kv_head, row), (size_t)m * sizeof *pos);
+    }
 }

@@ -80,13 +80,29 @@ static int lsh_rows(struct kvl_lsh_hits *m, bool write, size_t n_side, size_t n_
     return KVL_OK;
 }
 
-/* code [n][n_tables] of vectors x [n][head_dim] in the first n_tables tables. */
-static int lsh_codes(const struct kvl_lsh_hits *m, int32_t n_tables, const float *x, int32_t n,
-                     uint16_t *code)
+/* y [n][n_rows]: products of a few vectors x [n][head_dim], each row read where it lies; kvl_product packs rows first, which
+ * many vectors are worth. */
+static int lsh_few(const struct kvl_lsh_hits *m, const float *x, int32_t n, const float *row,
+                   int32_t n_rows, float *y)
 {
-    const float *plane = kvl_table_row(&m->rows[KVL_LSH_PLANE], 0, 0);
-    KVL_TRY(
-        kvl_product(m->ctx, x, n, plane, n_tables * m->lsh->K, m->ctx->shape->head_dim, m->side));
+    int32_t d = m->ctx->shape->head_dim;
+    struct kvl_weight w = { .data = row,
+                            .type = KVL_W_F32,
+                            .n_rows = n_rows,
+                            .n_cols = d,
+                            .row_bytes = (size_t)d * sizeof *row };
+    if (n_rows == 0) return KVL_OK;
+    return m->ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = x, .w = &w, .n = n });
+}
+
+static const float *lsh_plane(const struct kvl_lsh_hits *m)
+{
+    return kvl_table_row(&m->rows[KVL_LSH_PLANE], 0, 0);
+}
+
+/* code [n][n_tables] of n vectors in the first n_tables tables, from their products with hyperplanes. */
+static int lsh_codes(const struct kvl_lsh_hits *m, int32_t n_tables, int32_t n, uint16_t *code)
+{
     return m->ctx->ops->lsh_codes(&(struct kvl_lsh_codes_args){
         .code = code, .side = m->side, .n = n, .n_tables = n_tables, .n_bits = m->lsh->K });
 }
@@ -145,13 +161,14 @@ static float lsh_centre(float *k, const float *mean, int32_t d)
 /* Codes and norms of the centred keys of a lane. */
 static int lsh_hash(const struct kvl_lsh_hits *m, int32_t kv_head, float *key, const float *mean)
 {
-    int32_t d = m->ctx->shape->head_dim;
+    int32_t d = m->ctx->shape->head_dim, n_planes = m->lsh->L * m->lsh->K;
     float *norm = kvl_table_row_out(&m->rows[KVL_LSH_NORM], kv_head, 0);
     for (int32_t at = 0; at < m->n; at += LSH_CHUNK) {
         int32_t n = KVL_MIN(LSH_CHUNK, m->n - at);
         KVL_TRY(lsh_keys(m, kv_head, at, n, key));
         for (int32_t i = 0; i < n; i++) norm[at + i] = lsh_centre(key + i * d, mean, d);
-        KVL_TRY(lsh_codes(m, m->lsh->L, key, n, m->code + (size_t)at * (size_t)m->lsh->L));
+        KVL_TRY(kvl_product(m->ctx, key, n, lsh_plane(m), n_planes, d, m->side));
+        KVL_TRY(lsh_codes(m, m->lsh->L, n, m->code + (size_t)at * (size_t)m->lsh->L));
     }
     return KVL_OK;
 }
@@ -215,7 +232,8 @@ int kvl_lsh_find(struct kvl_lsh_hits *m, const float *q, int32_t n_tables)
         return kvl_fail(m->ctx->err, KVL_EPOLICY, "collisions in %d hash tables, want 0 to %d",
                         n_tables, m->lsh->L);
     m->n_tables = n_tables;
-    KVL_TRY(lsh_codes(m, n_tables, q, n_heads, m->code));
+    KVL_TRY(lsh_few(m, q, n_heads, lsh_plane(m), n_tables * m->lsh->K, m->side));
+    KVL_TRY(lsh_codes(m, n_tables, n_heads, m->code));
     return m->ctx->ops->lsh_find(&(struct kvl_lsh_find_args){ .found = m->found,
                                                               .n_found = m->n_found,
                                                               .n_visited = m->n_visited,
@@ -252,8 +270,10 @@ int kvl_lsh_union(const struct kvl_lsh_hits *m, int32_t kv_head, int32_t *n_unio
         for (int32_t i = 0; i < m->n_found[h]; i++)
             m->mark[m->found[(size_t)h * (size_t)m->n + (size_t)i]] = 1;
     int32_t *pos = m->pos + (size_t)kv_head * (size_t)m->n;
-    for (int32_t i = 0; i < m->n; i++)
-        if (m->mark[i]) pos[n++] = m->lsh->first + i;
+    for (int32_t i = 0; i < m->n; i++) { /* without branches, which nobody could guess */
+        pos[n] = m->lsh->first + i;
+        n += m->mark[i];
+    }
     *n_union = n;
     return KVL_OK;
 }
@@ -329,7 +349,7 @@ int kvl_lsh_products(const struct kvl_lsh_hits *m, int32_t kv_head, const float 
     KVL_TRY(kvl_scratch_get(m->ctx, (size_t)n * (size_t)group, dot));
     KVL_TRY(kvl_read_keys(m->ctx, m->layer, kv_head, pos, n, false, key));
     q += (size_t)(kv_head * group) * (size_t)d;
-    return kvl_product(m->ctx, q, group, key, n, d, *dot);
+    return lsh_few(m, q, group, key, n, *dot);
 }
 
 int kvl_lsh_cosines(const struct kvl_lsh_hits *m, int32_t kv_head, const float *q,

@@ -113,8 +113,7 @@ struct kvl_table_scores {
     int32_t first_elem; /* of a row, where the vector begins */
     int32_t elems;      /* length of the vector; 0 = row_elems */
     float scale;        /* 0 = 1 */
-    bool gemm;    /* products of ops->gemm, whose sums have another order than those of gemv */
-    float *score; /* out [n_lists][n_rows] */
+    float *score;       /* out [n_lists][n_rows] */
 };
 KVL_API int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s);
 /* Rows of a minimum and a maximum of keys [2][head_dim], one per unit: keys k [step->n_tok][n_kv_heads][head_dim]

@@ -32,9 +32,9 @@ static void channels_page(const struct channels *s, int32_t kv, int32_t page)
     int32_t h = kv * s->group, first = page * a->page_tok,
             n = KVL_MIN(a->page_tok, a->n_tok - first);
     size_t elems = (size_t)a->head_dim * (size_t)a->page_tok;
+    size_t elem = (size_t)kvl_kv_elem_bytes(a->type);
     const uint8_t *keys = a->keys;
-    keys +=
-        ((size_t)kv * a->head_stride + (size_t)page * elems) * (size_t)kvl_kv_elem_bytes(a->type);
+    keys += ((size_t)kv * a->head_stride + (size_t)page * elems) * elem;
     float *score = a->score + (size_t)h * a->score_stride + first;
     s->kern->channel_scores(
         &(struct kvl_channels_item){ .score = score,
@@ -42,6 +42,7 @@ static void channels_page(const struct channels *s, int32_t kv, int32_t page)
                                      .q = s->q + (size_t)h * (size_t)a->n_channels,
                                      .channel = a->channel + (size_t)kv * (size_t)a->n_channels,
                                      .keys = keys,
+                                     .next = keys + (page + 1 < s->n_pages ? elems * elem : 0),
                                      .type = kvl_kv_wtype(a->type),
                                      .page_tok = (size_t)a->page_tok,
                                      .n_q = s->group,

@@ -48,22 +48,49 @@ static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t
     return room;
 }
 
-/* Slots slot .. slot + n - 1; a hook that runs ahead of a device has them once it looks. */
-static int read_run(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
-                    enum kvl_kv_part part, int32_t slot, int32_t n, float *out)
+/* What is read of a lane, and how: an operator reads it, but for a device whose hook has not looked. */
+struct read_lane {
+    const struct kvl_pctx *ctx;
+    int32_t layer, kv_head;
+    enum kvl_kv_part part;
+    bool by_store;
+    struct kvl_lane lane;
+};
+
+static struct read_lane read_lane(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
+                                  enum kvl_kv_part part)
 {
     const struct kvl_session *s = ctx->host->session;
-    if (s->engine->dev->discrete && !ctx->host->ahead)
-        return kvl_seq_read(s->seq, layer, kv_head, part, slot, n, out, ctx->err);
-    struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
-    int rc =
-        ctx->ops->lane_read(&(struct kvl_lane_read_args){ .out = out,
-                                                          .stride = (size_t)ctx->shape->head_dim,
-                                                          .lane = &lane,
-                                                          .part = part,
-                                                          .slot0 = slot,
-                                                          .n = n });
-    return kvl_engine_failed(s->engine, "keys or values of a lane", rc, ctx->err);
+    struct read_lane r = { .ctx = ctx, .layer = layer, .kv_head = kv_head, .part = part };
+    r.by_store = s->engine->dev->discrete && !ctx->host->ahead;
+    if (!r.by_store) r.lane = kvl_seq_lane(s->seq, layer, kv_head);
+    return r;
+}
+
+/* Rows lie anywhere in memory: the processor does not guess the next ones. */
+static void read_ask(const struct read_lane *r, const int32_t *slot, int32_t n)
+{
+    size_t row = r->lane.layout ? r->lane.layout->row_bytes[r->part] : 0;
+    if (r->ctx->host->session->engine->dev->discrete) return;
+    for (int32_t i = 0; i < n; i++)
+        for (size_t o = 0; o < row; o += 64)
+            __builtin_prefetch(kvl_lane_slot(&r->lane, r->part, slot[i]) + o);
+}
+
+/* Slots slot .. slot + n - 1; a hook that runs ahead of a device has them once it looks. */
+static int read_run(const struct read_lane *r, int32_t slot, int32_t n, float *out)
+{
+    const struct kvl_session *s = r->ctx->host->session;
+    if (r->by_store)
+        return kvl_seq_read(s->seq, r->layer, r->kv_head, r->part, slot, n, out, r->ctx->err);
+    int rc = r->ctx->ops->lane_read(
+        &(struct kvl_lane_read_args){ .out = out,
+                                      .stride = (size_t)r->ctx->shape->head_dim,
+                                      .lane = &r->lane,
+                                      .part = r->part,
+                                      .slot0 = slot,
+                                      .n = n });
+    return kvl_engine_failed(s->engine, "keys or values of a lane", rc, r->ctx->err);
 }
 
 /* In batches, whose slots are looked up together and read in runs: positions that follow each other mostly lie
@@ -76,13 +103,14 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     size_t dim = (size_t)ctx->shape->head_dim;
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
     layer = kvl_layer_of(ctx, layer);
+    const struct read_lane lane = read_lane(ctx, layer, kv_head, part);
     for (int32_t at = 0; at < n; at += READ_BATCH) {
         int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
         KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
+        read_ask(&lane, slot, m);
         for (int32_t i = 0; i < m; i += run) {
             for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
-            KVL_TRY(
-                read_run(ctx, layer, kv_head, part, slot[i], run, out + (size_t)(at + i) * dim));
+            KVL_TRY(read_run(&lane, slot[i], run, out + (size_t)(at + i) * dim));
         }
     }
     bool values = part == KVL_PART_V;

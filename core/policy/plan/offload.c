@@ -2,8 +2,9 @@
  * guesses, and what is counted.  The mechanism, replacement and copies are core/kv/tier.c's.
  *
  * Every list of a kv head goes through the cache of its lane: named, dense or everything.  On a device that
- * attends_host nothing is fetched, and there is no cache: attend_host.c.  The masked oracle has no tiers:
- * answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys, kvl_attn_weights) are read
+ * attends_host nothing is fetched, and there is no cache: attend_host.c.  On the CPU, whose tiers are one memory, all is
+ * decided and counted, and nothing is copied: a copy from memory to itself would be time that no such machine needs.  The
+ * masked oracle has no tiers: answers do not depend on them.  Keys that a hook reads itself (kvl_read_keys, kvl_attn_weights) are read
  * where they are: it computes on the host.
  *
  * A call, as h2d_calls counts them, is what one layer of one step, or one hook, brings: one gather, from
@@ -71,6 +72,11 @@ bool kvl_offloads(const struct kvl_session *s, int32_t layer)
 bool kvl_fetches(const struct kvl_session *s, int32_t layer)
 {
     return kvl_offloads(s, layer) && !s->engine->hosted;
+}
+
+bool kvl_reads_copies(const struct kvl_session *s, int32_t layer)
+{
+    return kvl_fetches(s, layer) && s->engine->dev->discrete;
 }
 
 int kvl_offload_attach(struct kvl_session *s, struct kvl_err *err)

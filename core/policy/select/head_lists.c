@@ -64,18 +64,6 @@ static bool current_is_missing(const struct kvl_head *h, int32_t q_head)
     return true;
 }
 
-/* Positions of one page that exist; of an evicted lane, those that are live. */
-static int32_t page_positions(const struct kvl_head *h, int32_t page, int32_t page_tok,
-                              int32_t *out)
-{
-    int32_t first = page * page_tok;
-    int32_t last = KVL_MIN(first + page_tok, h->r->sel->n_pos);
-    int32_t n = 0;
-    for (int32_t p = first; p < last; p++)
-        if (h->whole || kvl_lane_has(h->s, h->layer, h->kv_head, p)) out[n++] = p;
-    return n;
-}
-
 /* What a layer of a window reads: neighbouring slots, the newest. */
 static int items_local(const struct kvl_head *h, int32_t window, struct kvl_head_list *out)
 {
@@ -110,24 +98,43 @@ static int items_everything(const struct kvl_head *h, bool want_positions,
     return KVL_OK;
 }
 
-/* Pages of a lane with holes: what is left of each. */
-static int items_from_pages(const struct kvl_head *h, const struct kvl_segment *g,
-                            const struct kvl_sel_list *l, int32_t *pos, int32_t *n)
+/* Positions of pages as far as they exist: the new n. */
+static int32_t items_from_pages(const struct kvl_head *h, const struct kvl_segment *g,
+                                const struct kvl_sel_list *l, int32_t *pos)
 {
-    *n = 0;
-    for (int32_t i = 0; i < l->n; i++) *n += page_positions(h, l->item[i], g->page_tok, pos + *n);
-    return KVL_OK;
+    int32_t n = 0;
+    for (int32_t i = 0; i < l->n; i++) {
+        int32_t first = l->item[i] * g->page_tok;
+        int32_t last = KVL_MIN(first + g->page_tok, h->r->sel->n_pos);
+        for (int32_t p = first; p < last; p++) pos[n++] = p;
+    }
+    return n;
 }
 
-/* Only here, and not when the list was given: a shared list may meet a lane that has lost tokens since. */
-static int items_check_live(const struct kvl_head *h, const int32_t *pos, int32_t n)
+/* Of *n positions of a lane with holes, those that are live; where `all` have to be, another is refused: only here, and not
+ * when the list was given, since a shared list may meet a lane that has lost tokens since.  Looked up together, for a search
+ * goes on where the last one ended; *slot: where they are, NULL under the mask oracle. */
+static int items_live(const struct kvl_head *h, bool all, int32_t *pos, int32_t *n,
+                      const int32_t **slot)
 {
-    if (h->whole) return KVL_OK;
-    for (int32_t i = 0; i < n; i++)
-        if (!kvl_lane_has(h->s, h->layer, h->kv_head, pos[i]))
+    int32_t m = 0, *found = NULL;
+    if (!h->s->dead) {
+        found = kvl_arena_get(&h->e->step, (size_t)*n + 1, sizeof *found);
+        if (!found) return kvl_head_list_no_memory(h);
+        (void)kvl_seq_find(h->s->seq, h->layer, h->kv_head, pos, *n, found);
+    }
+    for (int32_t i = 0; i < *n; i++) {
+        if (found ? found[i] >= 0 : kvl_lane_has(h->s, h->layer, h->kv_head, pos[i])) {
+            if (found) found[m] = found[i];
+            pos[m++] = pos[i];
+        } else if (all) {
             return kvl_fail(h->r->sel->err, KVL_EPOLICY,
                             "position %d was evicted from layer %d, kv head %d", pos[i], h->layer,
                             h->kv_head);
+        }
+    }
+    *n = m;
+    *slot = found;
     return KVL_OK;
 }
 
@@ -201,22 +208,21 @@ static int items_ranges(const struct kvl_head *h, const struct kvl_segment *g,
 static int items_positions(const struct kvl_head *h, const struct kvl_segment *g,
                            const struct kvl_sel_list *l, int32_t current, struct kvl_head_list *out)
 {
-    if (l->range) {
-        if (l->items && g->page_tok == 1) KVL_TRY(items_check_live(h, l->item, l->n));
-        return items_ranges(h, g, l, current, out);
-    }
     size_t room = KVL_MIN((size_t)l->n * (size_t)g->page_tok, (size_t)h->r->sel->n_pos) + 1;
-    int32_t *pos = kvl_arena_get(&h->e->step, room, sizeof *pos);
+    bool ranges = l->range != NULL, tokens = g->page_tok == 1;
+    if (ranges && !(l->items && tokens)) return items_ranges(h, g, l, current, out);
+    int32_t *pos = kvl_arena_get(&h->e->step, room, sizeof *pos), n = l->n;
+    const int32_t *slot;
     if (!pos) return kvl_head_list_no_memory(h);
-    int32_t n = l->n;
-    if (g->page_tok > 1) {
-        KVL_TRY(items_from_pages(h, g, l, pos, &n));
-    } else {
-        KVL_TRY(items_check_live(h, l->item, l->n));
-        if (n > 0) memcpy(pos, l->item, (size_t)n * sizeof *pos);
-    }
+    if (!tokens)
+        n = items_from_pages(h, g, l, pos);
+    else if (n > 0)
+        memcpy(pos, l->item, (size_t)n * sizeof *pos);
     if (current >= 0) pos[n++] = current;
+    KVL_TRY(items_live(h, tokens, pos, &n, &slot));
+    if (ranges) return items_ranges(h, g, l, current, out);
     *out = (struct kvl_head_list){ .pos = pos,
+                                   .slot = slot,
                                    .n = n,
                                    .log_weight = l->log_weight,
                                    .keys = l->keys,

@@ -46,13 +46,11 @@ static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, floa
     return KVL_OK;
 }
 
-/* gemm and gemv sum in another order: which of them, is the method's to say. */
-static int scores_each(const struct kvl_pctx *ctx, bool gemm, const float *q, int32_t n,
+static int scores_each(const struct kvl_pctx *ctx, const float *q, int32_t n,
                        const struct kvl_weight *w, float *y, size_t stride)
 {
     for (int32_t i = 0; i < n; i++, q += w->n_cols, y += stride)
-        KVL_TRY(gemm ? ctx->ops->gemm(&(struct kvl_gemm_args){ .y = y, .x = q, .w = w, .n = 1 })
-                     : ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = w, .n = 1 }));
+        KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = y, .x = q, .w = w, .n = 1 }));
     return KVL_OK;
 }
 
@@ -62,10 +60,9 @@ static int scores_product(const struct kvl_pctx *ctx, const struct kvl_table_sco
                           const float *q, int32_t n, const struct kvl_weight *w, float *y)
 {
     size_t stride = (size_t)s->n_rows, rows = (size_t)w->n_rows;
-    bool whole = rows == stride;
+    bool whole = n == 1 || rows == stride;
     float *to = y;
-    if (s->gemm || n == 1 || (!whole && ctx->host->ahead))
-        return scores_each(ctx, s->gemm, q, n, w, y, stride);
+    if (!whole && ctx->host->ahead) return scores_each(ctx, q, n, w, y, stride);
     if (!whole) KVL_TRY(kvl_scratch_get(ctx, (size_t)n * rows, &to));
     KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = to, .x = q, .w = w, .n = n }));
     for (size_t i = 0; !whole && i < (size_t)n; i++)

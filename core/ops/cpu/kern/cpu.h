@@ -171,6 +171,7 @@ struct kvl_channels_item {
     const float *q;         /* [n_q][n_channels] */
     const int32_t *channel; /* [n_channels] */
     const void *keys;       /* [head_dim][page_tok] */
+    const void *next;       /* a page like it that comes later, or this one */
     enum kvl_wtype type;
     size_t page_tok;
     int32_t n_q, n_channels, n;

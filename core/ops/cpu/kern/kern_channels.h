@@ -9,15 +9,18 @@
 
 enum { CHANNEL_VECS = 4 };
 
-/* Tokens t .. t + n_vec * VW - 1, or the last len < VW of them, for n_q query heads. */
+/* Tokens t .. t + n_vec * VW - 1, or the last len < VW of them, for n_q query heads.  The same of the next page is asked for:
+ * chosen channels lie apart, and the processor guesses neither them nor pages. */
 VEC void channels_tile(const struct kvl_channels_item *it, enum kvl_wtype type, const float *q,
                        float *score, int32_t n_q, size_t t, int32_t n_vec, int32_t len)
 {
+    const size_t elem = type == KVL_W_F32 ? 4 : 2;
     vf s[4][CHANNEL_VECS], k[CHANNEL_VECS];
     for (int32_t g = 0; g < n_q; g++)
         for (int32_t u = 0; u < n_vec; u++) s[g][u] = vf_zero();
     for (int32_t i = 0; i < it->n_channels; i++) {
         size_t at = (size_t)it->channel[i] * it->page_tok + t;
+        if (n_vec > 1) __builtin_prefetch((const uint8_t *)it->next + at * elem, 0, 2);
         UNROLL
         for (int32_t u = 0; u < n_vec; u++)
             k[u] = len == VW ? load_as(it->keys, type, at + (size_t)(u * VW))
@@ -120,13 +123,16 @@ VEC void boxes_typed(const struct kvl_boxes_item *it, enum kvl_wtype type)
     float x[BOX_CHANNELS][BOX_TILE], y[BOX_TILE];
     const int32_t n = it->n, pad = (n + VW - 1) / VW * VW;
     const size_t elem = type == KVL_W_F32 ? 4 : 2;
+    const size_t ahead = (size_t)n * it->box_tok * elem; /* to the same columns of the next tile */
     for (int32_t g = 0; g < it->n_q; g++)
         memset(it->score + (size_t)g * it->ld, 0, (size_t)n * sizeof *y);
     for (int32_t j = 0; j < it->n_channels; j += BOX_CHANNELS) {
         const int32_t m = KVL_MIN(BOX_CHANNELS, it->n_channels - j);
-        for (int32_t c = 0; c < m; c++)
-            box_pick(x[c], (const uint8_t *)it->boxes + it->column[j + c] * elem, type, it->box_tok,
-                     n, pad);
+        for (int32_t c = 0; c < m; c++) {
+            const uint8_t *from = (const uint8_t *)it->boxes + it->column[j + c] * elem;
+            box_pick(x[c], from, type, it->box_tok, n, pad);
+            for (size_t o = 0; o < ahead; o += 64) __builtin_prefetch(from + ahead + o, 0, 2);
+        }
         for (int32_t g = 0; g < it->n_q; g++) {
             const float *q = it->q + (size_t)g * (size_t)it->n_channels + j;
             float *score = it->score + (size_t)g * it->ld;

@@ -17,22 +17,47 @@ static void rmsnorm_row(float *y, const float *x, const float *w, int32_t dim, f
     for (c = 0; c < dim; c++) y[c] = x[c] * s * w[c];
 }
 
+/* Pairs of neighbours, or of the halves a and b; nothing overlaps, so that these loops become vectors. */
+VEC void rotate_pairs(float *restrict y, const float *restrict x, const float *restrict cosine,
+                      const float *restrict sine, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        float a = x[2 * i], b = x[2 * i + 1];
+        y[2 * i] = a * cosine[i] - b * sine[i];
+        y[2 * i + 1] = a * sine[i] + b * cosine[i];
+    }
+}
+
+VEC void rotate_halves(float *restrict y, float *restrict y_b, const float *restrict x,
+                       const float *restrict x_b, const float *restrict cosine,
+                       const float *restrict sine, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        float a = x[i], b = x_b[i];
+        y[i] = a * cosine[i] - b * sine[i];
+        y_b[i] = a * sine[i] + b * cosine[i];
+    }
+}
+
+enum { ROTATE_STEP = 32 };
+
+/* y may be x: what is turned is copied first, some pairs at a time. */
 static void rotate(float *y, const float *x, const float *cs, int32_t head_dim,
                    const struct kvl_rope *rope)
 {
-    int32_t half = rope->n_rot / 2;
-    const float *cosine = cs, *sine = cs + half;
-    if (rope->style == KVL_ROPE_NORM) {
-        for (int32_t i = 0; i < half; i++) {
-            float a = x[2 * i], b = x[2 * i + 1];
-            y[2 * i] = a * cosine[i] - b * sine[i];
-            y[2 * i + 1] = a * sine[i] + b * cosine[i];
-        }
-    } else {
-        for (int32_t i = 0; i < half; i++) {
-            float a = x[i], b = x[i + half];
-            y[i] = a * cosine[i] - b * sine[i];
-            y[i + half] = a * sine[i] + b * cosine[i];
+    float in[2 * ROTATE_STEP];
+    const int32_t half = rope->n_rot / 2;
+    for (int32_t i = 0; i < half; i += ROTATE_STEP) {
+        const float *cosine = cs + i, *sine = cs + half + i;
+        const int32_t n = KVL_MIN(ROTATE_STEP, half - i);
+        const size_t bytes = (size_t)n * sizeof *in;
+        if (rope->style == KVL_ROPE_NORM) {
+            memcpy(in, x + 2 * i, 2 * bytes);
+            rotate_pairs(y + 2 * i, in, cosine, sine, n);
+        } else {
+            memcpy(in, x + i, bytes);
+            memcpy(in + ROTATE_STEP, x + i + half, bytes);
+            rotate_halves(y + i, y + i + half, in, in + ROTATE_STEP, cosine, sine, n);
         }
     }
     for (int32_t i = rope->n_rot; y != x && i < head_dim; i++) y[i] = x[i];
