@@ -1,4 +1,5 @@
-/* Edited copy: a list of names and codes, of which lines are to be copied with their codes turned around.
+/* Edited copy: a list of names and codes, of which lines are to be copied with their codes turned around, or as they stand,
+ * which models of 0.1 billion parameters can do.
  *
  * An answer of some hundred tokens that can be checked to the letter, for methods that evict while decoding: every line
  * needs its line of the context, and nothing of the answer but where it has got to.  Ours.
@@ -22,11 +23,19 @@ KVL_PHRASE(
     copy_question,
     "Begin with the line of {name} and copy {lines} lines, going on with the first line after "
     "the last one. Write each name and its code from right to left. The lines are:");
+/* The answer goes on where this ends. */
+KVL_PHRASE(
+    copy_plain,
+    "Begin with the line of {name} and copy {lines} lines as they stand, going on with the first "
+    "line after the last one. The lines are:\n{name}:");
+
+enum { COPY_REVERSE = 0, COPY_NONE };
+static const char *const copy_edits[] = { "reverse", "none", NULL };
 
 enum { COPY_LETTERS = 6, COPY_DIGITS = 5, COPY_ROWS = 1 << 20 };
 
 struct copy_opts {
-    int32_t lines, rows;
+    int32_t lines, rows, edit;
 };
 
 static const struct kvl_opt copy_options[] = {
@@ -44,6 +53,8 @@ static const struct kvl_opt copy_options[] = {
       .min = 4,
       .max = COPY_ROWS,
       .help = "lines in the context; auto fills it" },
+    KVL_ROW_ENUM(copy_opts, edit, "reverse", copy_edits,
+                 "what becomes of a code: it is turned around, or copied"),
     { 0 },
 };
 
@@ -63,26 +74,35 @@ static int copy_next(struct kvl_list *l)
     return kvl_list_add(l, key, value, &e);
 }
 
+/* Line i of an answer; of one that is copied as it stands the question has the first name. */
+static int copy_line(const struct kvl_list *l, const struct kvl_list_entry *e, int32_t i,
+                     bool plain, struct kvl_buf *gold)
+{
+    const char *key = l->text.data + e->key, *value = l->text.data + e->value;
+    if (i > 0) KVL_TRY(kvl_buf_adds(gold, "\n"));
+    if (i > 0 || !plain)
+        KVL_TRY(kvl_buf_printf(gold, "%.*s%s", (int)e->n_key, key, plain ? ": " : " "));
+    if (plain) return kvl_buf_add(gold, value, e->n_value);
+    for (size_t c = e->n_value; c-- > 0;) KVL_TRY(kvl_buf_add(gold, value + c, 1));
+    return KVL_OK;
+}
+
 /* The lines from the asked one on, behind each other. */
 static int copy_ask(const struct kvl_list *l, const struct kvl_list_entry *first,
                     int32_t i_question, struct kvl_list_words *out)
 {
     const struct copy_state *s = l->task;
     int32_t from = kvl_lines_index(l, first), lines = s->opts->lines;
+    bool plain = s->opts->edit == COPY_NONE;
     char key[COPY_LETTERS + 1] = "", number[16];
     (void)i_question;
     memcpy(key, l->text.data + first->key, KVL_MIN(first->n_key, COPY_LETTERS));
     snprintf(number, sizeof number, "%d", lines);
     const struct kvl_text_field field[] = { { "name", key }, { "lines", number } };
-    KVL_TRY(kvl_text_fill(copy_question, field, 2, &out->text));
-    for (int32_t i = 0; i < lines; i++) {
-        const struct kvl_list_entry *e = kvl_lines_entry(l, from + i);
-        KVL_TRY(kvl_buf_printf(&out->gold, "%s%.*s ", i > 0 ? "\n" : "", (int)e->n_key,
-                               l->text.data + e->key));
-        for (size_t c = e->n_value; c-- > 0;)
-            KVL_TRY(kvl_buf_add(&out->gold, l->text.data + e->value + c, 1));
-    }
-    return kvl_buf_printf(&out->answer, "\n%s", out->gold.data);
+    KVL_TRY(kvl_text_fill(plain ? copy_plain : copy_question, field, 2, &out->text));
+    for (int32_t i = 0; i < lines; i++)
+        KVL_TRY(copy_line(l, kvl_lines_entry(l, from + i), i, plain, &out->gold));
+    return kvl_buf_printf(&out->answer, "%s%s", plain ? " " : "\n", out->gold.data);
 }
 
 static int copy_generate(const struct kvl_task_request *req, struct kvl_sample *out,

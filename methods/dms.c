@@ -69,13 +69,33 @@ static int dms_limit(const struct kvl_pctx *ctx, const struct kvl_scores *sc, in
     return KVL_OK;
 }
 
-/* DMSPress.forward_hook().  Of equal scores at an automatic threshold no more stay than there is room for. */
+/* What is above the limit stays, and of what is equal to it, lane after lane, as much as `keep` has room for. */
+static void dms_lanes(struct kvl_scores *sc, int32_t open, int32_t n_kv, float limit, int32_t keep)
+{
+    int32_t window = sc->n_tok - open;
+    for (int32_t h = 0; h < n_kv; h++) {
+        const float *score = sc->score + (size_t)h * (size_t)sc->n_tok;
+        sc->keep_lane[h] = window;
+        for (int32_t i = 0; i < open; i++) sc->keep_lane[h] += score[i] > limit;
+        keep -= sc->keep_lane[h] - window;
+    }
+    for (int32_t h = 0; h < n_kv; h++) {
+        const float *score = sc->score + (size_t)h * (size_t)sc->n_tok;
+        int32_t equal = 0;
+        for (int32_t i = 0; i < open; i++) equal += !(score[i] < limit) && !(score[i] > limit);
+        equal = KVL_MIN(equal, keep);
+        sc->keep_lane[h] += equal;
+        keep -= equal;
+    }
+}
+
+/* DMSPress.forward_hook(). */
 static int dms_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct dms_opts *o = ctx->opts;
     int32_t n = scores->n_tok, open = n - o->window, n_kv = ctx->shape->n_kv_heads;
     float limit = (float)o->limit;
-    int32_t keep = n_kv * KVL_MAX(0, ctx->budget_tok - 1 - o->window), kept = 0;
+    int32_t keep = n_kv * KVL_MAX(0, ctx->budget_tok - 1 - o->window);
     bool by_budget = isnan(o->limit), evicts;
     scores->keep_tok = n; /* lanes say how many */
     if (open <= 0) return KVL_OK;
@@ -95,13 +115,7 @@ static int dms_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *sco
     scores->protect_first = 0;
     scores->protect_last = o->window;
     if (by_budget) KVL_TRY(dms_limit(ctx, scores, open, keep, &limit));
-    for (int32_t h = 0; h < n_kv; h++) {
-        int32_t stay = 0;
-        for (int32_t i = 0; i < open; i++) stay += !(scores->score[h * n + i] < limit);
-        if (by_budget) stay = KVL_MIN(stay, keep - kept);
-        kept += stay;
-        scores->keep_lane[h] = o->window + stay;
-    }
+    dms_lanes(scores, open, n_kv, limit, by_budget ? keep : n_kv * open);
     return KVL_OK;
 }
 
@@ -122,7 +136,7 @@ static const struct kvl_policy dms = {
     .cost = "Once that of the inner policy, and a sort of the K n scores of a layer. Nothing while "
             "decoding; no memory after that.",
     .inner = "knorm",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_EVICTS | KVL_CAP_RAGGED | KVL_CAP_ASKS,
     .opts = dms_options,
     .opts_size = sizeof(struct dms_opts),

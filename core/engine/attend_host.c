@@ -21,6 +21,7 @@ enum { ROPED = 0, RAW, QUERIES };
  * elsewhere. */
 struct kvl_split {
     struct kvl_split *next;
+    struct kvl_session *session;
     struct kvl_attn_job whole; /* its results; not its lists */
     struct kvl_attn_job host;
     struct kvl_lane lane;
@@ -236,6 +237,7 @@ int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *d
     struct kvl_split *s = c.split;
     if (s->n[HOST] == 0) return KVL_OK;
     s->whole = *job;
+    s->session = h->s;
     s->q_at = (size_t)(job->q - (job->pos ? h->e->q_raw : h->e->q));
     s->results_at = o->n_results;
     o->n_results += (size_t)job->n_heads * ((size_t)sh->head_dim + 1);
@@ -326,6 +328,7 @@ static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const f
         size_t n_out = (size_t)s->host.n_heads * (size_t)e->model->shape.head_dim;
         s->host.q = (e->dev->discrete ? o->query[kind].q : q) + s->q_at;
         s->host.lane = &s->lane;
+        kvl_count_walked(s->session, &s->host);
         s->host.out = host + s->results_at;
         s->host.lse = s->host.out + n_out;
         s->part[HOST] = device + s->results_at;

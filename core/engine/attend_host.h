@@ -17,6 +17,8 @@ void kvl_hosted_destroy(struct kvl_engine *e);
 
 /* Takes the host's entries of a list out of its job, whose results are then made of both; *device says whether
  * there is a job left.  Where the host has none of the list, the job is as it was. */
+/* Defined in forward.c: counts what a job with a lane walks. */
+void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job);
 int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *device);
 
 /* Brings the queries and waits for them.  All of these do nothing where nothing was split. */

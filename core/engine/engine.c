@@ -42,6 +42,14 @@ static int engine_check_blas(const struct kvl_engine_desc *d, struct kvl_err *er
     return KVL_OK;
 }
 
+/* GPUs keep activations as floats: they would answer for something else. */
+static int engine_check_act(const struct kvl_engine_desc *d, struct kvl_err *err)
+{
+    if (d->decode_act != KVL_DECODE_Q8 || !d->device || !d->device->discrete) return KVL_OK;
+    return kvl_fail(err, KVL_EINVAL, "decode_act q8 is of the CPU, got device %s; want q16 there",
+                    d->device->name);
+}
+
 /* Before anything is allocated. What a model cannot do beyond its context is refused only where the user wants
  * to go beyond. */
 static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
@@ -72,6 +80,7 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
                         "--allow-overlong",
                         d->model->shape.n_ctx_train);
     KVL_TRY(engine_check_blas(d, err));
+    KVL_TRY(engine_check_act(d, err));
     return engine_check_observers(&d->observers, err);
 }
 

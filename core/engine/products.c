@@ -43,7 +43,8 @@ static int linear_decode(const struct kvl_forward *f, const float *x, const stru
                                        .up = p[i].up,
                                        .up_bias = p[i].up_bias,
                                        .act = f->e->model->w.arch->act,
-                                       .add = p[i].add };
+                                       .add = p[i].add,
+                                       .q8 = kvl_decodes_q8(f->e) };
     return kvl_given(f, "projection", f->e->ops->gemv(v));
 }
 

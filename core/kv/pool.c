@@ -233,6 +233,12 @@ bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block)
     return kvl_block_head(block)->slab->pool == pool;
 }
 
+size_t kvl_block_bytes(uint8_t *block)
+{
+    const struct kvl_pool *pool = kvl_block_head(block)->slab->pool;
+    return pool->host_bytes + pool->data_bytes;
+}
+
 static bool slab_consistent(const struct kvl_pool *pool, const struct kvl_slab *slab)
 {
     int32_t n_free = 0;

@@ -53,6 +53,8 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
 void kvl_block_ref(uint8_t *block);
 /* Frees the block with its last reference. */
 void kvl_block_unref(uint8_t *block);
+/* What the slabs give a block, all its pieces. */
+size_t kvl_block_bytes(uint8_t *block);
 bool kvl_block_of(const struct kvl_pool *pool, uint8_t *block);
 /* Blocks in use according to the slabs, and whether free lists agree: for kvl_store_check. */
 int64_t kvl_pool_count(const struct kvl_pool *pool, bool *consistent);

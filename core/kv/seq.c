@@ -393,11 +393,13 @@ void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
     for (int32_t i = 0; i < seq_lanes(store); i++) {
         const struct kvl_table *t = &seq->tables[i];
         int32_t n_blocks = kvl_blocks_for(l, t->n_slots);
-        for (int32_t b = 0; b < n_blocks; b++) s.n_shared += kvl_block_shared(t->blocks[b]);
+        for (int32_t b = 0; b < n_blocks; b++) {
+            s.n_shared += kvl_block_shared(t->blocks[b]);
+            s.physical_bytes += kvl_block_bytes(t->blocks[b]);
+        }
         s.n_blocks += n_blocks;
         s.n_slots += t->n_slots;
     }
     s.logical_bytes = (size_t)s.n_slots * kvl_layout_slot(l);
-    s.physical_bytes = (size_t)s.n_blocks * l->bytes;
     *out = s;
 }

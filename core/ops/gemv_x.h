@@ -1,7 +1,7 @@
 /* gemv_x.h - how gemv and gemm round a row of x for quantised weights, for ref and cpu alike, bit for bit.
  *
- * A block of 32 columns becomes integers from -most to most and one scale; the largest of the block
- * is exact to float.  A block with infinities or NaN has a NaN for scale. */
+ * A block of 32 columns (of 256, where gemv is asked for 8 bits and the weights lie in blocks of 256) becomes integers
+ * from -most to most and one scale; the largest of the block is exact to float.  A block with infinities or NaN has a NaN for scale. */
 #ifndef KVL_GEMV_X_H
 #define KVL_GEMV_X_H
 
@@ -11,7 +11,7 @@
 
 /* `most`.  gemm multiplies the weights of Q6_K with their scales first, up to 4096: 32 such products are a sum
  * of 32 bits with 15 bits of x, not with 16. */
-enum { KVL_GEMV_MOST = 32767, KVL_GEMM_MOST = 16383 };
+enum { KVL_GEMV_MOST = 32767, KVL_GEMV_MOST8 = 127, KVL_GEMM_MOST = 16383 };
 
 /* The scale of a block whose largest absolute value is `top`; *times = what to multiply by. */
 static inline float kvl_gemv_scale(float top, int32_t most, float *times)

@@ -208,7 +208,7 @@ struct kvl_residual {
 
 /* Where a job's lane comes from: views are taken just before attention runs. */
 struct kvl_job_src {
-    const struct kvl_session *session;
+    struct kvl_session *session;
     int32_t layer, kv_head;
 };
 
@@ -294,6 +294,10 @@ static inline int32_t kvl_window_of(const struct kvl_engine *e, int32_t layer)
 static inline bool kvl_prefills_bf16(const struct kvl_engine *e)
 {
     return e->desc.prefill_type == KVL_PREFILL_BF16;
+}
+static inline bool kvl_decodes_q8(const struct kvl_engine *e)
+{
+    return e->desc.decode_act == KVL_DECODE_Q8;
 }
 /* How the heads of a layer turn in this engine's sessions. */
 static inline const struct kvl_rope *kvl_layer_rope(const struct kvl_engine *e, int32_t layer)

@@ -148,10 +148,11 @@ int kvl_trace_begin(struct kvl_trace *t, const struct kvl_trace_info *info, stru
     char seed[17];
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)info->seed);
     t->shape = kvl_model_shape(info->model);
-    json_t *what = json_pack("{s:o, s:o, s:o, s:s, s:s}", "t_start", kvl_record_now(), "kvlab",
+    json_t *what = json_pack("{s:o, s:o, s:o, s:s, s:s, s:s}", "t_start", kvl_record_now(), "kvlab",
                              kvl_record_build(), "model", kvl_record_model(info->model), "kv_type",
                              kvl_kv_name(info->kv_type).text, "prefill_type",
-                             kvl_prefill_type_name(info->prefill_type));
+                             kvl_prefill_type_name(info->prefill_type), "decode_act",
+                             kvl_decode_act_name(info->decode_act));
     json_t *policy = json_pack(
         "{s:s, s:i, s:s, s:s, s:o, s:s, s:s}", "policy", p->name, "policy_version", (int)p->version,
         "options", kvl_planned_options(info->planned), "budget", info->budget, "budget_tok",

@@ -24,6 +24,7 @@ struct kvl_trace_info {
     const char *budget; /* as written; "-" = none */
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     uint64_t seed;
     const int32_t *id; /* [n] all tokens */
     int32_t n;

@@ -1,6 +1,7 @@
 /* Results of a bench run: medians, lines, JSON; and what a run must know of its process. */
 #include "bench.h"
 
+#include "args.h"
 #include "build.h"
 #include "machine.h"
 #include "stop.h"
@@ -109,6 +110,7 @@ static json_t *line_json(const struct bench *b, const struct bench_line *l)
     json_object_set_new(o, "model", json_string(b->origin.model));
     if (b->origin.weights) json_object_set_new(o, "weights", json_string(b->origin.weights));
     json_object_set_new(o, "kv_type", json_string(kvl_kv_name(b->config.kv_type).text));
+    json_object_set_new(o, "decode_act", json_string(kvl_decode_act_name(b->config.decode_act)));
     json_object_set_new(o, "budget_tok", json_integer(b->config.budget_tok));
     json_object_set_new(o, "cpu", json_string(b->origin.machine.cpu));
     json_object_set_new(o, "cores", json_integer(b->origin.machine.cores));

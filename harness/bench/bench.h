@@ -53,6 +53,7 @@ struct bench_config {
     struct bench_list threads, depths;
     int32_t rounds, budget_tok;
     enum kvl_kv_type kv_type;
+    enum kvl_decode_act decode_act;
     const char *policies;  /* "a,b"; NULL = the usual ones */
     const char *device;    /* "cuda", "hybrid"; NULL: the CPU */
     const char *json_path; /* NULL: none */
@@ -218,8 +219,8 @@ struct bench_depths {
 struct bench_engine {
     const struct kvl_model *model;
     enum kvl_kv_type kv_type;
-    bool bf16, raw_keys, prefill_kv_host;
-    int32_t chunk_tok; /* 0: the engine's */
+    bool bf16, raw_keys, prefill_kv_host, q8; /* q8: decode_act, whatever the bench was given */
+    int32_t chunk_tok;                        /* 0: the engine's */
     struct kvl_observer_set observers;
 };
 /* Reads --text; makes it tokens, once there is a model. */

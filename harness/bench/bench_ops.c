@@ -168,23 +168,46 @@ static int row_run(void *data)
     return kvl_ops_cpu.gemv(data);
 }
 
-static int ops_row(struct bench *b, enum kvl_wtype type, const char *what, int32_t threads)
+/* As a line is called: with x as it is, in 8 bits.  In the order of the types. */
+static const char *const row_names[][2] = {
+#define ROW_NAMES(name)            { "one row, " #name " weights", "one row, " #name " weights, q8" },
+#define KVL_WTYPE_PLAIN(name, ...) ROW_NAMES(name)
+#define KVL_WTYPE_BLOCK(name, ...) ROW_NAMES(name)
+#include "kvl/wtypes.def"
+};
+
+/* w times one row, as share of reading w; in 8 bits, too, where the type knows it. */
+static int ops_row(struct bench *b, bool knows_q8, const char *const *names,
+                   const struct kvl_weight *w, const float *x, float *y)
+{
+    struct kvl_gemv_args args = { .y = y, .x = x, .w = w, .n = 1 };
+    const struct side ours = { row_run, &args, (double)w->row_bytes * w->n_rows };
+    for (int q8 = 0; q8 <= knows_q8; q8++)
+        for (int32_t t = 0; t < b->config.threads.n; t++) {
+            args.q8 = q8 == 1;
+            kvl_ops_set_threads(b->config.threads.v[t]);
+            KVL_TRY(compare(b, names[q8], "GB/s", &ours, NULL, "stream", b->config.threads.v[t]));
+        }
+    return KVL_OK;
+}
+
+/* Every type of weights that a file may have. */
+static int ops_rows(struct bench *b)
 {
     enum { COLS = 1024 };
-    size_t row = kvl_wtype_row_bytes(type, COLS);
     size_t bytes = OPS_MATRIX_BYTES / (b->config.quick ? 16u : 1u);
-    int32_t n_rows = (int32_t)(bytes / row);
-    uint8_t *data = bench_huge((size_t)n_rows * row);
-    float *x = ops_random(COLS, 3), *y = kvl_alloc((size_t)n_rows, sizeof *y);
+    uint8_t *data = bench_huge(bytes);
+    float *x = ops_random(COLS, 3),
+          *y = kvl_alloc(bytes / kvl_wtype_row_bytes(KVL_W_TQ1_0, COLS), sizeof *y);
     int rc = data && x && y ? KVL_OK : kvl_fail(b->err, KVL_ENOMEM, "no memory for a matrix");
-    if (rc == KVL_OK) {
-        /* Any bytes whose scales are small numbers will do. */
-        for (size_t i = 0; i < (size_t)n_rows * row; i++) data[i] = (uint8_t)(i * 7 % 61);
-        struct kvl_weight w = { data, type, n_rows, COLS, row };
-        struct kvl_gemv_args args = { .y = y, .x = x, .w = &w, .n = 1 };
-        struct side ours = { row_run, &args, (double)row * n_rows };
-        kvl_ops_set_threads(threads);
-        rc = compare(b, what, "GB/s", &ours, NULL, "stream", threads);
+    int32_t n;
+    const struct kvl_wtype_row *types = kvl_wtype_rows(&n);
+    /* Any bytes whose scales are small numbers will do. */
+    for (size_t i = 0; rc == KVL_OK && i < bytes; i++) data[i] = (uint8_t)(i * 7 % 61);
+    for (int32_t i = 0; rc == KVL_OK && i < n; i++) {
+        size_t row = kvl_wtype_row_bytes(types[i].type, COLS);
+        struct kvl_weight w = { data, types[i].type, (int32_t)(bytes / row), COLS, row };
+        rc = ops_row(b, types[i].x_int16, row_names[i], &w, x, y);
     }
     free(data);
     kvl_free(x);
@@ -268,16 +291,8 @@ static int ops_selections(struct bench *b)
 
 int bench_ops(struct bench *b)
 {
-    static const struct {
-        enum kvl_wtype type;
-        const char *what;
-    } rows[] = { { KVL_W_F16, "one row, F16 weights" },   { KVL_W_Q8_0, "one row, Q8_0 weights" },
-                 { KVL_W_Q4_0, "one row, Q4_0 weights" }, { KVL_W_Q4_K, "one row, Q4_K weights" },
-                 { KVL_W_Q5_K, "one row, Q5_K weights" }, { KVL_W_Q6_K, "one row, Q6_K weights" } };
     bench_say("operators");
     KVL_TRY(ops_projections(b));
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        for (int32_t t = 0; t < b->config.threads.n; t++)
-            KVL_TRY(ops_row(b, rows[i].type, rows[i].what, b->config.threads.v[t]));
+    KVL_TRY(ops_rows(b));
     return ops_selections(b);
 }

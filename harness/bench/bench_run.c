@@ -96,6 +96,8 @@ int bench_set(struct bench *b, const char *option, const char *text)
         c->device = strcmp(text, "cpu") == 0 ? NULL : text;
         return KVL_OK;
     }
+    if (strcmp(option, "decode-act") == 0)
+        return kvl_decode_act_parse(text, &c->decode_act, b->err);
     if (strcmp(option, "kv-type") != 0)
         return kvl_fail(b->err, KVL_EINVAL, "--%s: no option of a bench", option);
     c->kv_given = true;

@@ -18,6 +18,7 @@ int bench_engine_open(struct bench *b, const struct bench_engine *want, struct k
                                     .raw_keys = want->raw_keys,
                                     .observers = want->observers,
                                     .prefill_type = want->bf16 ? KVL_PREFILL_BF16 : KVL_PREFILL_F32,
+                                    .decode_act = want->q8 ? KVL_DECODE_Q8 : b->config.decode_act,
                                     .prefill_kv_host = want->prefill_kv_host,
                                     .chunk_tok = want->chunk_tok,
                                     .allow_overlong = true };

@@ -83,13 +83,20 @@ static int token_depths(struct bench *b, const struct bench_depths *d,
     return rc;
 }
 
+/* With activations in 8 bits as well, at the first depth, where the weights are all: a GPU has none. */
 static int token_all(struct bench *b)
 {
     struct bench_engine want = { .model = b->model, .kv_type = b->config.kv_type };
+    struct bench_list first = { .v = { b->config.depths.v[0] }, .n = 1 };
     struct bench_depths d;
     bench_say("tokens at %d depths", b->config.depths.n);
     KVL_TRY(bench_depths_open(b, &want, &b->config.depths, &d));
     int rc = token_depths(b, &d, b->model, &(struct token_names){ "decode", "attention" });
+    bench_depths_close(&d);
+    want.q8 = true;
+    if (rc != KVL_OK || b->device || b->config.decode_act == KVL_DECODE_Q8) return rc;
+    KVL_TRY(bench_depths_open(b, &want, &first, &d));
+    rc = token_depths(b, &d, b->model, &(struct token_names){ "decode, 8-bit activations", NULL });
     bench_depths_close(&d);
     return rc;
 }

@@ -33,6 +33,8 @@ static const struct argp_option bench_options[] = {
       "tokens in the cache (default 0,4096,16384,32768,65536,131072; --quick: 0,1024,4096)", 0 },
     { "kv-type", BENCH_KEY_FIRST + 6, "TYPE", 0,
       "element type of the KV store: f16 (default), bf16 (on a GPU) or f32", 0 },
+    { "decode-act", BENCH_KEY_FIRST + 14, "TYPE", 0, "activations of decoding: q16 (default) or q8",
+      0 },
     { "policies", BENCH_KEY_FIRST + 7, "LIST", 0,
       "NAME,NAME or NAME:options;NAME:options (default: all that are published)", 0 },
     { "budget", BENCH_KEY_FIRST + 8, "N", 0, "tokens of a lane (default 2048; --quick: 256)", 0 },

@@ -113,6 +113,7 @@ struct trace {
     struct kvl_engine *engine;
     enum kvl_kv_type kv_type;
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     struct kvl_policy_spec spec;
     struct kvl_planned *planned;
     struct kvl_tokens tokens;
@@ -214,6 +215,7 @@ static int trace_engine(struct trace *t)
     KVL_TRY(kvl_model_args_engine(&t->a->model, &desc, t->err));
     t->kv_type = desc.kv_type;
     t->prefill_type = desc.prefill_type;
+    t->decode_act = desc.decode_act;
     t->logits = kvl_alloc((size_t)kvl_model_shape(t->model)->n_vocab, sizeof *t->logits);
     if (!t->logits) return kvl_fail(t->err, KVL_ENOMEM, "out of memory for logits");
     KVL_TRY(kvl_engine_create(&desc, &t->engine, t->err));
@@ -259,6 +261,7 @@ static int trace_records(struct trace *t)
                                    .budget = t->spec.budget.data ? t->spec.budget.data : "-",
                                    .kv_type = t->kv_type,
                                    .prefill_type = t->prefill_type,
+                                   .decode_act = t->decode_act,
                                    .seed = (uint64_t)t->a->seed,
                                    .id = t->tokens.id,
                                    .n = t->tokens.n,

@@ -129,6 +129,7 @@ enum {
     MODEL_KEY_OVERLONG = 0x200,
     MODEL_KEY_KV_TYPE,
     MODEL_KEY_PREFILL_TYPE,
+    MODEL_KEY_DECODE_ACT,
     MODEL_KEY_PREFILL_KV,
     MODEL_KEY_WINDOW,
     MODEL_KEY_DEVICE,
@@ -148,6 +149,10 @@ static const struct argp_option model_options[] = {
       "(rounded, about twice as fast where the processor "
       "multiplies it), or blas (projections by OpenBLAS, on the CPU, for processors without "
       "vector kernels of kvlab's: arm64; rounding depends on chunks)",
+      0 },
+    { "decode-act", MODEL_KEY_DECODE_ACT, "TYPE", 0,
+      "what decoding multiplies weights in blocks with, on the CPU: activations in 16 bits (q16, "
+      "default), or in 8 as llama.cpp (q8: faster, less exact)",
       0 },
     { "prefill-kv", MODEL_KEY_PREFILL_KV, "WHERE", 0,
       "what a prefill leaves its keys and values on: device (default), or host: layer by layer, "
@@ -210,6 +215,7 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
 {
     struct kvl_model_args *a = state->input;
     enum kvl_prefill_type prefill;
+    enum kvl_decode_act act;
     bool host;
     int rc = KVL_OK;
     switch (key) {
@@ -222,6 +228,10 @@ static error_t model_parse(int key, char *arg, struct argp_state *state)
     case MODEL_KEY_PREFILL_TYPE:
         a->prefill_type = arg;
         rc = kvl_prefill_type_parse(arg, &prefill, a->args->err);
+        break;
+    case MODEL_KEY_DECODE_ACT:
+        a->decode_act = arg;
+        rc = kvl_decode_act_parse(arg, &act, a->args->err);
         break;
     case MODEL_KEY_PREFILL_KV:
         a->prefill_kv = arg;
@@ -283,6 +293,23 @@ int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct 
 const char *kvl_prefill_type_name(enum kvl_prefill_type type)
 {
     return prefill_types[type];
+}
+
+/* By enum kvl_decode_act. */
+static const char *const decode_acts[] = { "q16", "q8" };
+
+int kvl_decode_act_parse(const char *text, enum kvl_decode_act *out, struct kvl_err *err)
+{
+    const bool q8 = text && strcmp(text, "q8") == 0;
+    if (text && !q8 && strcmp(text, "q16") != 0)
+        return kvl_fail(err, KVL_EINVAL, "--decode-act: \"%s\": want q16 or q8", text);
+    *out = q8 ? KVL_DECODE_Q8 : KVL_DECODE_Q16;
+    return KVL_OK;
+}
+
+const char *kvl_decode_act_name(enum kvl_decode_act act)
+{
+    return decode_acts[act];
 }
 
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err)
@@ -388,6 +415,7 @@ int kvl_model_args_engine(const struct kvl_model_args *a, struct kvl_engine_desc
     desc->allow_overlong = a->allow_overlong;
     KVL_TRY(kvl_kv_type_parse(a->kv_type, &desc->kv_type, err));
     KVL_TRY(kvl_prefill_type_parse(a->prefill_type, &desc->prefill_type, err));
+    KVL_TRY(kvl_decode_act_parse(a->decode_act, &desc->decode_act, err));
     return kvl_prefill_kv_parse(a->prefill_kv, &desc->prefill_kv_host, err);
 }
 

@@ -41,6 +41,7 @@ struct kvl_model_args {
     const char *kv_type;      /* NULL: not given */
     bool kv_types;            /* set before parsing: kv_type may be a comma list */
     const char *prefill_type; /* NULL: not given */
+    const char *decode_act;   /* NULL: not given */
     const char *prefill_kv;   /* NULL: not given */
     const char *window;       /* NULL: not given */
     const char *device;       /* NULL: not given */
@@ -59,6 +60,10 @@ int kvl_kv_type_parse(const char *text, enum kvl_kv_type *out, struct kvl_err *e
 /* "f32" (NULL), "bf16" or "blas". */
 int kvl_prefill_type_parse(const char *text, enum kvl_prefill_type *out, struct kvl_err *err);
 const char *kvl_prefill_type_name(enum kvl_prefill_type type);
+
+/* "q16" (NULL) or "q8". */
+int kvl_decode_act_parse(const char *text, enum kvl_decode_act *out, struct kvl_err *err);
+const char *kvl_decode_act_name(enum kvl_decode_act act);
 
 /* "device" (NULL) or "host": see kvl_engine_desc.prefill_kv_host. */
 int kvl_prefill_kv_parse(const char *text, bool *host, struct kvl_err *err);

@@ -112,12 +112,12 @@ static json_t *record_plan(const struct kvl_work *w)
 static json_t *record_store(const struct kvl_run_info *info)
 {
     const struct kvl_sweep *s = info->work->sweep;
-    return json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type",
-                     kvl_kv_name(info->store->type).text, "reference_kv_type",
-                     kvl_kv_name(kvl_kv_reference(s->kv_type)).text, "prefill_type",
-                     kvl_prefill_type_name(s->prefill_type), "prefill_kv",
-                     kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
-                     "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
+    return json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:i, s:i, s:b}", "kv_type", kvl_kv_name(info->store->type).text,
+        "reference_kv_type", kvl_kv_name(kvl_kv_reference(s->kv_type)).text, "prefill_type",
+        kvl_prefill_type_name(s->prefill_type), "decode_act", kvl_decode_act_name(s->decode_act),
+        "prefill_kv", kvl_prefill_kv_name(s->prefill_kv_host), "block_tok", info->store->block_tok,
+        "chunk_tok", info->chunk_tok, "raw_keys", info->store->raw_keys);
 }
 
 static json_t *record_sweep(const struct kvl_run_info *info)

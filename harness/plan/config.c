@@ -188,6 +188,7 @@ struct kvl_engine_desc kvl_sweep_engine(const struct kvl_sweep *s)
 {
     return (struct kvl_engine_desc){ .kv_type = s->kv_type,
                                      .prefill_type = s->prefill_type,
+                                     .decode_act = s->decode_act,
                                      .prefill_kv_host = s->prefill_kv_host,
                                      .chunk_tok = s->chunk_tok,
                                      .max_tok = s->max_tok,

@@ -151,6 +151,7 @@ struct kvl_sweep {
     enum kvl_kv_type kv_type;
     struct kvl_kv_types kv_types; /* two or more: an axis, of which `kv_type` is one; else none */
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     bool prefill_kv_host;
     bool windows_off;
     const char *device; /* as --device, without numbers */

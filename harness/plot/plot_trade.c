@@ -147,6 +147,12 @@ static void trade_panel(struct trade *t, const char *what, const struct kvl_resu
              t->base ? kvl_bytes_text(t->bytes(t->base)).s : "unknown", what);
     kvl_chart_panel(t->c, title);
     kvl_chart_y_tick(t->c, t->y->name);
+    /* For tables that are made of the data. */
+    t->c->no_memory |=
+        kvl_buf_printf(&t->c->table, "# shows %s; %s; %s%s, %s, %.0f tokens%s%s; %s\n", t->y->name,
+                       what, x->model, x->set, x->task_label, x->length_tok, x->is_text ? "" : ", ",
+                       x->is_text ? "" : x->protocol,
+                       t->base ? kvl_bytes_text(trade_held(t->base)).s : "-") != KVL_OK;
     if (t->base) {
         trade_level(t);
         trade_bits(t, room);

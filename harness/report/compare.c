@@ -114,6 +114,7 @@ static int may_differ(const struct kvl_result *a, const struct kvl_result *b)
 {
     return (strcmp(a->device, b->device) != 0) + (strcmp(a->kv_type, b->kv_type) != 0) +
            (strcmp(a->options, b->options) != 0) + (strcmp(a->prefill_type, b->prefill_type) != 0) +
+           (strcmp(a->decode_act, b->decode_act) != 0) +
            (strcmp(a->prefill_kv, b->prefill_kv) != 0) + (strcmp(a->budget, b->budget) != 0) +
            (a->version != b->version);
 }

@@ -32,6 +32,7 @@ int kvl_result_set_cmp(const struct kvl_result *a, const struct kvl_result *b)
     int c = strcmp(a->model, b->model);
     if (!c) c = strcmp(a->model_hash, b->model_hash);
     if (!c) c = strcmp(a->prefill_type, b->prefill_type);
+    if (!c) c = strcmp(a->decode_act, b->decode_act);
     if (!c) c = strcmp(a->prefill_kv, b->prefill_kv);
     if (!c) c = number_cmp(a->seed, b->seed);
     return c ? c : strcmp(a->device, b->device);
@@ -325,7 +326,7 @@ static int task_label_build(struct kvl_result *x)
 
 /* What tells results of one model from each other, as far as it does in this log. */
 struct set_keys {
-    bool file, prefill_type, prefill_kv, seed, setup;
+    bool file, prefill_type, decode_act, prefill_kv, seed, setup;
 };
 
 static struct set_keys set_keys(const struct kvl_results *r)
@@ -336,6 +337,7 @@ static struct set_keys set_keys(const struct kvl_results *r)
         if (strcmp(a->model, b->model) != 0) continue;
         k.file |= strcmp(a->model_hash, b->model_hash) != 0;
         k.prefill_type |= strcmp(a->prefill_type, b->prefill_type) != 0;
+        k.decode_act |= strcmp(a->decode_act, b->decode_act) != 0;
         k.prefill_kv |= strcmp(a->prefill_kv, b->prefill_kv) != 0;
         k.seed |= number_cmp(a->seed, b->seed) != 0;
     }
@@ -348,6 +350,7 @@ static int set_build(struct kvl_result *x, const struct set_keys *k)
     int rc = kvl_buf_adds(&b, "");
     if (rc == KVL_OK && k->file) rc = kvl_buf_printf(&b, ", file %.12s", x->model_hash);
     if (rc == KVL_OK && k->prefill_type) rc = kvl_buf_printf(&b, ", prefill %s", x->prefill_type);
+    if (rc == KVL_OK && k->decode_act) rc = kvl_buf_printf(&b, ", decode %s", x->decode_act);
     if (rc == KVL_OK && k->prefill_kv)
         rc = kvl_buf_printf(&b, ", prefill to the %s", x->prefill_kv);
     if (rc == KVL_OK && k->seed && !isnan(x->seed)) rc = kvl_buf_printf(&b, ", seed %.0f", x->seed);

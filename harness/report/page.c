@@ -216,6 +216,7 @@ static void run_print(const struct page *p, const json_t *run)
         { "Model hash", "model.hash" },
         { "Keys and values in", "store.kv_type" },
         { "Prefill in", "store.prefill_type" },
+        { "Activations of decoding in", "store.decode_act" },
     };
     fputs("<details class=card><summary>", p->out);
     kvl_page_text(p->out, kvl_json_text(run, "t_start"));

@@ -5,6 +5,7 @@
 #include "text_table.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { SUMMARY_COLUMNS = 6 }; /* accuracy columns that fit a terminal */
 
@@ -17,15 +18,33 @@ static void add_pool(struct kvl_table *t, const struct kvl_pool *p)
         kvl_table_add(t, "%5.1f %s", 100 * w.mean, kvl_percent_span(w.lo, w.hi, 2, "-").s);
 }
 
-/* Speed, bytes read and bytes held of `x`; NULL: not known. */
-static void summary_cost(struct kvl_table *t, const struct kvl_result *x)
+/* Of full attention, with the same type of keys and values; NULL: it has not run. */
+static const struct kvl_result *summary_dense(const struct kvl_summary *s,
+                                              const struct kvl_result *x)
 {
+    for (size_t i = 0; x && i < s->n_rows; i++) {
+        const struct kvl_result *full = s->row[i].speaker;
+        if (full && full->bound == KVL_BOUND_FULL && strcmp(full->kv_type, x->kv_type) == 0)
+            return full;
+    }
+    return NULL;
+}
+
+/* Speed, bytes read and bytes held of `x`; NULL: not known. */
+static void summary_cost(struct kvl_table *t, const struct kvl_result *x,
+                         const struct kvl_result *full)
+{
+    double read = x ? x->kv_read + (x->index_read > 0 ? x->index_read : 0) : KVL_NAN;
     kvl_table_number(t, x ? x->decode.mean : KVL_NAN, x && x->decode.mean < 100 ? 1 : 0);
-    kvl_table_bytes(t, x ? x->kv_read + (x->index_read > 0 ? x->index_read : 0) : KVL_NAN);
+    if (x && kvl_report_reads_more(x, full))
+        kvl_table_add(t, "%s !!", kvl_bytes_text(read).s);
+    else
+        kvl_table_bytes(t, read);
     kvl_table_bytes(t, x ? x->kv_physical : KVL_NAN);
 }
 
-static void summary_row(const struct kvl_summary_row *row, size_t n_columns, struct kvl_table *t)
+static void summary_row(const struct kvl_summary *s, const struct kvl_summary_row *row,
+                        size_t n_columns, struct kvl_table *t)
 {
     const struct kvl_result *x = row->cell[0];
     kvl_table_add(t, "%s%s", x->label, row->stale ? " *" : "");
@@ -33,7 +52,7 @@ static void summary_row(const struct kvl_summary_row *row, size_t n_columns, str
     for (size_t c = 0; c < n_columns; c++) add_pool(t, &row->column[c]);
     kvl_table_number(t, kvl_pool_recall(&row->all), 2);
     kvl_table_number(t, kvl_pool_recall_best(&row->all), 2);
-    summary_cost(t, row->speaker);
+    summary_cost(t, row->speaker, summary_dense(s, row->speaker));
     kvl_table_number(t, row->all.n, 0);
 }
 
@@ -80,6 +99,17 @@ static void summary_full(const struct kvl_summary *s, size_t n_columns, const ch
             out);
 }
 
+/* Where a row has the mark. */
+static void summary_more(const struct kvl_summary *s, FILE *out)
+{
+    for (size_t i = 0; i < s->n_rows; i++) {
+        const struct kvl_result *x = s->row[i].speaker, *full = summary_dense(s, x);
+        if (!x || !kvl_report_reads_more(x, full)) continue;
+        fputs("  !!: reads more a token than full attention\n", out);
+        return;
+    }
+}
+
 static bool summary_unofficial(const struct kvl_summary *s, size_t n)
 {
     for (size_t c = 0; c < n; c++)
@@ -103,7 +133,7 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
     for (size_t c = 0; c < 6; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
     const char *mark = form == KVL_TABLE_LATEX ? "%" : ""; /* what is no table is a comment there */
     kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, form, out);
-    for (size_t i = 0; i < s->n_rows; i++) summary_row(&s->row[i], n, &t);
+    for (size_t i = 0; i < s->n_rows; i++) summary_row(s, &s->row[i], n, &t);
     int rc = kvl_table_print(&t, 2, out, err);
     kvl_table_free(&t);
     for (size_t c = 0; c < n; c++) {
@@ -119,6 +149,7 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
         summary_unfinished(s, c, mark, out);
     }
     if (form != KVL_TABLE_LATEX) summary_full(s, n, letters, out);
+    if (form != KVL_TABLE_LATEX) summary_more(s, out);
     if (s->n_columns > n && form != KVL_TABLE_LATEX)
         fputs("  more tasks or protocols than columns: see kvlab report\n", out);
     if (!isnan(s->length_tok))

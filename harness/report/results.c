@@ -430,6 +430,8 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
     if (isnan(x.read_tok)) x.read_tok = x.attended_tok;
     x.prefill_type = kvl_json_text(run, "store.prefill_type");
     if (!*x.prefill_type) x.prefill_type = "f32"; /* older logs do not say */
+    x.decode_act = kvl_json_text(run, "store.decode_act");
+    if (!*x.decode_act) x.decode_act = "q16";
     x.prefill_kv = kvl_json_text(run, "store.prefill_kv");
     if (strcmp(x.prefill_kv, "host") != 0) x.prefill_kv = "device";
     x.seed = seed_of(record);

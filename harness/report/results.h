@@ -31,7 +31,7 @@ struct kvl_result {
     const char *chat, *system;        /* template and its system text; "" without */
     const char *sampling;             /* "" for greedy answers */
     const char *model_hash, *kv_type; /* of the run's model file and store */
-    const char *prefill_type, *prefill_kv;
+    const char *prefill_type, *decode_act, *prefill_kv;
     const char *host;         /* of the speed, or of the run of a cell without any */
     double threads;           /* likewise */
     const char *gpu, *driver; /* of the run; "" on the CPU */

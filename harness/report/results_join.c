@@ -90,8 +90,9 @@ static bool same_point(const struct kvl_result *a, const struct kvl_result *b)
            strcmp(a->options, b->options) == 0 && strcmp(a->model, b->model) == 0 &&
            strcmp(a->model_hash, b->model_hash) == 0 && strcmp(a->kv_type, b->kv_type) == 0 &&
            strcmp(a->prefill_type, b->prefill_type) == 0 &&
-           strcmp(a->prefill_kv, b->prefill_kv) == 0 && strcmp(a->device, b->device) == 0 &&
-           strcmp(a->exec, b->exec) == 0 && strcmp(a->prefill, b->prefill) == 0;
+           strcmp(a->decode_act, b->decode_act) == 0 && strcmp(a->prefill_kv, b->prefill_kv) == 0 &&
+           strcmp(a->device, b->device) == 0 && strcmp(a->exec, b->exec) == 0 &&
+           strcmp(a->prefill, b->prefill) == 0;
 }
 
 static int number_order(const void *a, const void *b)

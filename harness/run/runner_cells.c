@@ -13,6 +13,8 @@
  * may (kvl_session_attach_like): each takes those of the latest one before it. */
 #include "runner_context.h"
 
+#include "kv_held.h"
+
 #include <assert.h>
 #include <string.h>
 
@@ -291,6 +293,14 @@ static int item_open(struct item *it, const struct kvl_session *like)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
+/* An answer whose bytes are not those that its keys and values claim is none. */
+static void item_held(struct item *it)
+{
+    const struct kvl_store *store = kvl_engine_store(it->run->c->r->engine);
+    for (int32_t k = 0; k < it->n && it->ask->error.code == KVL_OK; k++)
+        (void)kvl_kv_held(it->ask[k].session, kvl_store_desc(store), &it->ask->error);
+}
+
 /* KVL_OK: each has its answer or its error.  Else `why` says what failed for all of them. */
 static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl_err *why)
 {
@@ -303,6 +313,7 @@ static int items_decode(struct batch *b, int32_t first, int32_t last, struct kvl
     }
     if (n == 0) return KVL_OK;
     int rc = kvl_ask_decode(ask, n, b->c->r->work->model, &b->c->r->room, why);
+    for (int32_t i = first; i < last && rc == KVL_OK; i++) item_held(&b->item[i]);
     if (rc == KVL_OK || kvl_runner_ends(rc) || n_items > 1) return rc;
     ask[0]->error = *why;
     ask[0]->error.code = rc;

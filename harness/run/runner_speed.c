@@ -2,6 +2,7 @@
 #include "runner_context.h"
 
 #include "crash_line.h"
+#include "kv_held.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -111,6 +112,8 @@ static int speed_measure(struct speed *s, const struct kvl_cell *cell, struct kv
     KVL_TRY(speed_session(s, cell, t, &session, err));
     int64_t shared = kvl_runner_shared_blocks(session);
     int rc = speed_steps(s, session, t, err);
+    if (rc == KVL_OK)
+        rc = kvl_kv_held(session, kvl_store_desc(kvl_engine_store(s->r->engine)), err);
     if (rc == KVL_OK) {
         t->count = *kvl_session_counters(session);
         kvl_kv_measure(session, &s->r->units, kvl_planned_raw_keys(cell->planned), shared,

@@ -10,6 +10,7 @@
 #include "runner_context.h"
 
 #include "crash_line.h"
+#include "kv_held.h"
 #include "record_text.h"
 #include "stats.h"
 
@@ -264,6 +265,8 @@ static int text_end(struct text *t)
     int rc = KVL_OK;
     for (int32_t i = 0; i < t->n_cells; i++) {
         struct text_cell *c = &t->cell[i];
+        if (rc == KVL_OK && c->why.code == KVL_OK)
+            (void)kvl_kv_held(c->session, kvl_store_desc(kvl_engine_store(t->r->engine)), &c->why);
         if (rc == KVL_OK && c->why.code == KVL_OK) {
             kvl_runner_observe(t->r, &t->r->work->cell[c->index], c->session, c->shared,
                                &c->observed);

@@ -282,6 +282,7 @@ static void expect_counters(struct fixture *f, const struct rig_session *rs, int
     int64_t bytes = (n_read + n_dense) * (key + value);
     assert_true(c->kv_read_bytes >= bytes - c->given_keys * key);
     assert_true(c->kv_read_bytes <= bytes * (sh->n_heads / sh->n_kv_heads));
+    if (f->run.exec == KVL_EXEC_REAL) assert_int_equal(c->kv_walked_bytes, c->kv_read_bytes);
 }
 
 #endif

@@ -48,6 +48,9 @@ refuse 2 '--threads: "two" is not a number, want 1 to 1024' generate -m m.gguf -
 refuse 2 '--kv-type: "f8": want one of f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3, or two, keys/values: q8_0/q4_0' generate -m m.gguf --kv-type f8
 refuse 2 '--prefill-type: "f16": want f32, bf16 or blas' generate -m m.gguf --prefill-type f16
 refuse 2 '--prefill-kv: "disk": want device or host' generate -m m.gguf --prefill-kv disk
+refuse 2 '--decode-act: "q4": want q16 or q8' generate -m m.gguf --decode-act q4
+refuse 2 '--decode-act: "8": want q16 or q8' bench --decode-act 8
+refuse_like 2 '--set decode_act: .*want q16 or q8' sweep s.yaml --set decode_act=f16
 refuse 2 '--window: "no": want auto or off' generate -m m.gguf --window no
 refuse_like 2 '--set window: .*want auto or off' sweep s.yaml --set window=no
 refuse_like 2 '--set prefill_kv: .*want device or host' sweep s.yaml --set prefill_kv=disk

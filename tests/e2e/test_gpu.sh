@@ -54,6 +54,7 @@ grep -q '^GPU        emulated' out || fail "doctor: no GPU"
 grep -q '^graphs     taken' out || fail "doctor: no graphs"
 KVL_EMU_GRAPHS=0 "$program" doctor 2>err | grep -c >/dev/null '^graphs     none' || fail "doctor: graphs of a driver that has none"
 KVL_EMU_DEVICES=0 refused 'device cuda: no GPU '
+fails 2 'decode_act q8 is of the CPU, got device cuda; want q16' logits --device cuda --decode-act q8 --model "$model" --ids 1,2 --out x.npy
 fails 2 'prefill_type blas is of the CPU, got device cuda; want f32 or bf16' logits --device cuda --prefill-type blas --model "$model" --ids 1,2 --out x.npy
 
 # ---- the same answers -----------------------------------------------------------------------------

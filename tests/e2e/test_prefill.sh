@@ -74,6 +74,15 @@ holds "a cell of each type" types 'map(select(.kind == "cell")) | length == 2 an
 "$program" report types.zst >said || fail "report of types"
 grep -q "kvlab-tiny, prefill blas" said || fail "the table does not say prefill blas: $(cat said)"
 
+# Activations of decoding in 8 bits: likewise.
+for act in q16 q8 q16; do
+    run_sweep some.yaml --set policies=[full] --set budgets=[96] --decode-act $act --log acts.zst 2>err || fail "sweep of $act"
+done
+holds "activations are named" acts 'map(select(.kind == "run") | .store.decode_act) == ["q16", "q8"]'
+holds "a cell of each kind of activations" acts 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
+"$program" report acts.zst >said || fail "report of acts"
+grep -q "kvlab-tiny, decode q8" said || fail "the table does not say decode q8: $(cat said)"
+
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"
 "$program" generate --model "$model" --policy minference:budget=96 --prompt "$(seq 100)" -n 4 >/dev/null 2>err || fail "generate"
@@ -87,6 +96,16 @@ equal "a line per query head" 32 "$(grep -vc '^#' mi.txt)"
 equal "a line per layer" 8 "$(grep -vc '^#' duo.txt)"
 grep -q "^# minference table of kvlab-tiny" mi.txt || fail "a table does not say what it is of"
 grep -q "^# measured on 1 contexts of 256 tokens each of passkey, needle" mi.txt || fail "a table does not say what it was measured on"
+tables qfilters "$model" -o qf.txt 2>err || fail "tables qfilters"
+tables triattention "$model" -o tri.txt 2>err || fail "tables triattention"
+# A vector per kv head, of length 1 where the contexts agree; of query heads means, then lengths of pairs, which no mean
+# passes.
+equal "filters" "$(for l in {0..7}; do printf "%s\n" "$l 0 66" "$l 1 66"; done)" "$(awk '!/^#/ { print $1, $2, NF }' qf.txt)"
+equal "filters are directions" "" "$(awk '!/^#/ { s = 0; for (i = 3; i <= NF; i++) s += $i * $i; if (!(s > 0.05 && s < 1.0001)) print }' qf.txt)"
+equal "means" "$(for l in {0..7}; do for h in {0..3}; do echo "$l $h 130"; done; done)" "$(awk '!/^#/ { print $1, $2, NF }' tri.txt)"
+equal "lengths" "" "$(awk '!/^#/ { a = b = 0; for (i = 3; i < 67; i++) { a += $i * $i; b += $(i + 64) * $(i + 64) }
+    if (!(b > 0 && b >= a * 0.999)) print }' tri.txt)"
+grep -q "^# triattention table of kvlab-tiny" tri.txt || fail "a table of means does not say what it is of"
 equal "gates are shares" "" "$(grep -v '^#' duo.txt | tr ' ' '\n' | awk '!($1 >= 0 && $1 <= 1)')"
 tables duo_attention:sink=8,measure_window=32 "$model" >again 2>err || fail "a table to standard output"
 cmp -s duo.txt again || fail "a table measured twice differs"
@@ -97,11 +116,12 @@ tasks: [passkey]
 lengths: [256]
 contexts: 1
 questions: 1
-policies: [{policy: minference, table: mi.txt}, {policy: duo_attention, table: duo.txt, prefill: [shared, own]}]
+policies: [{policy: minference, table: mi.txt}, {policy: duo_attention, table: duo.txt, prefill: [shared, own]},
+  {policy: qfilters, table: qf.txt}, {policy: triattention, table: tri.txt, prompt: judge}]
 budgets: [96]
 END
 run_sweep table.yaml --log table.zst 2>err || fail "sweep of tables"
-holds "the checksum is logged" table 'map(select(.kind == "cell")) | length == 3 and all(.options | test("table_sum=[0-9a-f]{16}"))'
+holds "the checksum is logged" table 'map(select(.kind == "cell")) | length == 5 and all(.options | test("table_sum=[0-9a-f]{16}"))'
 # An edited table is another result.
 echo "# remark" >>mi.txt
 run_sweep table.yaml --log table.zst 2>err || fail "sweep of an edited table"
@@ -113,6 +133,11 @@ sed 's/^0 1 /0 77 /' mi.txt >bad.txt
 refused "a head too many" "bad.txt, line 6: query head \"77\"" $run --policy minference:budget=96,table=bad.txt
 sed '$d' duo.txt >bad.txt
 refused "a line too few" "bad.txt: 7 lines of gates; the model has 8 layers" $run --policy duo_attention:budget=96,table=bad.txt
+sed '$d' qf.txt >bad.txt
+refused "a filter too few" "bad.txt ends before layer 7, head 1" $run --policy qfilters:budget=96,table=bad.txt
+sed 's/ [^ ]*$//' tri.txt >bad.txt
+refused "a number too few" "bad.txt, line 5" $run --policy triattention:budget=96,table=bad.txt
+refused "filters for means" "qf.txt, line 5" $run --policy triattention:budget=96,table=qf.txt
 refused "another table's checksum" "table_sum=00" $run --policy duo_attention:budget=96,table=duo.txt,table_sum=00
 refused "a file that is there" "exists already" tables duo_attention "$model" -o duo.txt
 refused "no model" "no model" "$program" tables

@@ -219,6 +219,8 @@ class Scores:
             inner.score = self.listen(inner.score)
         if hasattr(press, "compress_post"):
             self.listen_last(press)
+        if hasattr(press, "compute_composite_scores"):
+            self.listen_composite(press)
 
     def listen(self, score):
         def heard(module, *given, **named):
@@ -240,6 +242,18 @@ class Scores:
             choose(model)
             self.by_layer = [score[0].clone() for score in press.score_val]
         press.compress_post = heard
+
+    def listen_composite(self, press):
+        """Where layers compete rank by rank, a token's score is that of its rank."""
+        compose = press.compute_composite_scores
+
+        def heard():
+            compose()
+            self.by_layer = [scores.clone() for scores in press.scores]
+            for layer, by_rank in zip(self.by_layer, press.composite_scores_per_layer if press.structured else ()):
+                for head in layer:
+                    head[head.argsort(descending=True)] = by_rank.clone()
+        press.compute_composite_scores = heard
 
     def lanes(self, setting):
         if any(score is None for score in self.by_layer):

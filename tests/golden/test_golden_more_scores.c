@@ -308,6 +308,10 @@ static void test_simlayerkv(void **state)
     for (int32_t l = 0; l < 2; l++)
         expect_ends(&rs, l, 4, weight[l] > weight[1 - l] ? 2 * 79 - N - 4 : N);
     rig_end(&rs);
+    /* Both ends are more than the budget: all layers are lazy, and keep what it has. */
+    rs = shot_policy(&shot, kvl_policy_simlayerkv, "n_recent=50", 41);
+    for (int32_t l = 0; l < 2; l++) expect_ends(&rs, l, 4, 36);
+    rig_end(&rs);
     rs = shot_policy(&shot, kvl_policy_simlayerkv, "n_recent=105,threshold=0", 0);
     for (int32_t l = 0; l < 2; l++) expect_ends(&rs, l, 4, N);
     rig_end(&rs);

@@ -94,17 +94,73 @@ static void check_int16(const struct kvl_weight *w, const float *x, int32_t n)
     kvl_free(y);
 }
 
+/* A row of x in 8 bits, by long division: what every element of it becomes, and how far off that may be where it lies
+ * halfway between two integers but for rounding. */
+static void eight_bits(const float *x, int32_t n, int32_t block, double *to, double *slack)
+{
+    for (int32_t b = 0; b < n; b += block) {
+        double top = 0;
+        for (int32_t i = b; i < b + block; i++) top = fmax(top, fabs((double)x[i]));
+        for (int32_t i = b; i < b + block; i++) {
+            double steps = top > 0 ? (double)x[i] / top * 127 : 0, whole = floor(steps + 0.5);
+            to[i] = whole * (top / 127);
+            slack[i] = fabs(fabs(steps - floor(steps)) - 0.5) < 1e-4 ? top / 127 : 0;
+        }
+    }
+}
+
+/* gemv in 8 bits against products of what x becomes; types that keep x as floats do so. */
+static void check_q8(const struct kvl_weight *w, const float *x, int32_t n)
+{
+    const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)w->type);
+    const size_t n_cols = (size_t)w->n_cols, n_y = (size_t)n * (size_t)w->n_rows;
+    float *y = ut_poison(n_y), *ref = ut_poison(n_y), *row = ut_poison(n_cols);
+    double *q = ut_alloc(n_cols, sizeof *q), *slack = ut_alloc(n_cols, sizeof *slack);
+    struct kvl_gemv_args a = { .y = y, .x = x, .w = w, .n = n, .q8 = true };
+#ifdef KVL_TEST_CUDA
+    assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_EINVAL);
+    n = 0;
+#else
+    assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+    a.y = ref;
+    assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+#endif
+    for (int32_t i = 0; i < n; i++) {
+        for (size_t c = 0; c < n_cols; c++) q[c] = (double)x[(size_t)i * n_cols + c];
+        memset(slack, 0, n_cols * sizeof *slack);
+        if (t->x_int16) eight_bits(x + (size_t)i * n_cols, w->n_cols, t->block, q, slack);
+        for (int32_t r = 0; r < w->n_rows; r++) {
+            double want = 0, most = 1e-6;
+            struct kvl_embed_args e = { .y = row, .w = w, .id = &r, .n = 1 };
+            assert_int_equal(kvl_ops_ref.embed(&e), KVL_OK);
+            for (size_t c = 0; c < n_cols; c++) {
+                want += q[c] * (double)row[c];
+                most += 1e-6 * fabs(q[c] * (double)row[c]) + slack[c] * fabs((double)row[c]);
+            }
+            size_t at = (size_t)i * (size_t)w->n_rows + (size_t)r;
+            if (!(fabs((double)y[at] - want) <= most) || !(fabs((double)ref[at] - want) <= most))
+                fail_msg("gemv of %s in 8 bits: row %d is %.9g, the definition's %.9g, want %.9g",
+                         t->name, r, (double)y[at], (double)ref[at], want);
+        }
+    }
+    kvl_free(slack);
+    kvl_free(q);
+    kvl_free(row);
+    kvl_free(ref);
+    kvl_free(y);
+}
+
 static void body_reference(struct kvl_rng *r)
 {
-    static const int32_t sizes[][3] = { /* n, n_rows, n_cols */
-                                        { 1, 1, 32 },     { 3, 17, 64 },    { 8, 32, 128 },
-                                        { 70, 129, 96 },  { 5, 200, 576 },  { 33, 47, 1088 },
+    static const int32_t sizes[][3] = {
+        /* n, n_rows, n_cols */
+        { 1, 1, 32 },     { 3, 17, 64 },    { 2, 5, 160 },   { 5, 4, 224 },
+        { 8, 32, 128 },   { 70, 129, 96 },  { 5, 200, 576 }, { 33, 47, 1088 },
 #ifdef KVL_TEST_CUDA /* more rows than a warp takes two of, than are rounded at a time */
-                                        { 1, 2201, 64 },  { 1, 33000, 32 },
+        { 1, 2201, 64 },  { 1, 33000, 32 },
 #endif
-                                        { 2, 300, 2816 }, { 9, 35, 77 },    { 40, 130, 13 },
-                                        { 3, 77, 19 },    { 2, 300, 8 },    { 1, 5, 256 },
-                                        { 35, 66, 768 }
+        { 2, 300, 2816 }, { 9, 35, 77 },    { 40, 130, 13 }, { 3, 77, 19 },
+        { 2, 300, 8 },    { 1, 5, 256 },    { 35, 66, 768 }
     };
     for (size_t i = 0; i < N_TYPES * (sizeof sizes / sizeof *sizes); i++) {
         const int32_t *s = sizes[i / N_TYPES];
@@ -139,6 +195,7 @@ static void body_reference(struct kvl_rng *r)
         v.y = gemv;
         assert_int_equal(kvl_ops_cpu.gemv(&v), KVL_OK);
         ut_near("gemv", gemv, want, n_y, 3e-6 * sqrt(s[2]));
+        if (n_y < 10000) check_q8(&m.w, x, s[0]);
         kvl_free(gemm);
         kvl_free(gemv);
         kvl_free(want);
@@ -317,24 +374,37 @@ static void test_gemm_rows_are_independent(void **state)
     ut_each_isa(body_rows);
 }
 
+/* Whether gemv in 8 bits is another one. */
+static bool may_q8(enum kvl_wtype type)
+{
+#ifdef KVL_TEST_CUDA
+    (void)type;
+    return false;
+#else
+    return kvl_wtype_find((uint32_t)type)->x_int16;
+#endif
+}
+
 /* Rows that share the read of W round as a row alone. */
 static void body_batch(struct kvl_rng *r)
 {
     enum { ROWS = 203 };
-    for (int32_t t = 0; t < N_TYPES; t++)
+    for (int32_t i_t = 0; i_t < 2 * N_TYPES; i_t++)
         for (int32_t n = 1; n <= 9; n++) {
+            const int32_t t = i_t % N_TYPES;
+            const bool q8 = i_t >= N_TYPES;
             struct matrix m;
             int32_t n_cols = whole_blocks(types[t], 800);
-            if (ut_left_out(t, n)) continue;
+            if (ut_left_out(t, n) || (q8 && !may_q8(types[t]))) continue;
             matrix_open(r, &m, types[t], ROWS, n_cols);
             float *x = ut_random(r, (size_t)(n * n_cols), 1);
             float *batch = ut_poison((size_t)n * ROWS), *alone = ut_poison((size_t)n * ROWS);
-            struct kvl_gemv_args a = { .y = batch, .x = x, .w = &m.w, .n = n };
+            struct kvl_gemv_args a = { .y = batch, .x = x, .w = &m.w, .n = n, .q8 = q8 };
             assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             kvl_ops_set_threads(1 + n % 3);
             for (int32_t i = 0; i < n; i++) {
                 a = (struct kvl_gemv_args){
-                    .y = alone + i * ROWS, .x = x + i * n_cols, .w = &m.w, .n = 1
+                    .y = alone + i * ROWS, .x = x + i * n_cols, .w = &m.w, .n = 1, .q8 = q8
                 };
                 assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
             }
@@ -357,13 +427,16 @@ static void body_together(struct kvl_rng *r)
 {
     enum { COLS = 768, N = 3, MATRICES = 7 };
     static const int32_t other[MATRICES] = { 0, 0, 0, 0, 0, 1, 2 };
-    for (int32_t t = 0; t < N_TYPES; t++) {
+    for (int32_t i_t = 0; i_t < 2 * N_TYPES; i_t++) {
+        const int32_t t = i_t % N_TYPES;
+        const bool q8 = i_t >= N_TYPES;
+        if (q8 && !may_q8(types[t])) continue;
         struct matrix m[MATRICES];
         struct kvl_gemv_args a[MATRICES];
         float *x = ut_random(r, N * COLS, 1);
         for (int32_t i = 0; i < MATRICES; i++) {
             matrix_open(r, &m[i], types[(t + other[i]) % N_TYPES], ut_between(r, 1, 90), COLS);
-            a[i] = (struct kvl_gemv_args){ .x = x, .w = &m[i].w, .n = N };
+            a[i] = (struct kvl_gemv_args){ .x = x, .w = &m[i].w, .n = N, .q8 = q8 };
             a[i].y = ut_poison((size_t)(N * m[i].w.n_rows));
             a[i].next = i + 1 < MATRICES ? &a[i + 1] : NULL;
         }
@@ -371,7 +444,7 @@ static void body_together(struct kvl_rng *r)
         for (int32_t i = 0; i < MATRICES; i++) {
             size_t n_y = (size_t)(N * m[i].w.n_rows);
             float *y = ut_poison(n_y);
-            struct kvl_gemv_args alone = { .y = y, .x = x, .w = &m[i].w, .n = N };
+            struct kvl_gemv_args alone = { .y = y, .x = x, .w = &m[i].w, .n = N, .q8 = q8 };
             assert_int_equal(kvl_ops_cpu.gemv(&alone), KVL_OK);
             ut_same("gemv", a[i].y, y, n_y);
             kvl_free(y);
@@ -483,14 +556,15 @@ static void test_gemv_same_on_x86(void **state)
     struct kvl_rng r;
     (void)state;
     kvl_rng_seed(&r, 3);
-    for (int32_t t = 0; t < N_TYPES; t++) {
+    for (int32_t i_t = 0; i_t < 2 * N_TYPES; i_t++) {
+        const int32_t t = i_t % N_TYPES;
         struct matrix m;
         if (!kvl_wtype_find((uint32_t)types[t])->x_int16) continue;
         matrix_open(&r, &m, types[t], ROWS, COLS);
         float *x = ut_random(&r, N * COLS, 1), *first = NULL;
         for (size_t i = 0; i < sizeof isa / sizeof *isa; i++) {
             float *y = ut_poison(N * ROWS);
-            struct kvl_gemv_args a = { .y = y, .x = x, .w = &m.w, .n = N };
+            struct kvl_gemv_args a = { .y = y, .x = x, .w = &m.w, .n = N, .q8 = i_t >= N_TYPES };
             if (kvl_kern_select(isa[i])) {
                 assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
                 if (first) ut_same(kvl_wtype_name(types[t]), y, first, N * ROWS);
@@ -533,6 +607,20 @@ static void near_magnitude(const char *what, const struct kvl_weight *w, const f
     }
 }
 
+/* The same product in 8 bits. */
+static void check_hard_q8(const struct kvl_gemv_args *of, float **y, const double *magnitude,
+                          double tol)
+{
+    struct kvl_gemv_args a = *of;
+    if (!may_q8(a.w->type)) return;
+    a.q8 = true;
+    a.y = y[0];
+    assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+    a.y = y[1];
+    assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+    near_magnitude("gemv in 8 bits", a.w, y[0], y[1], magnitude, tol);
+}
+
 /* A row of x of that size, and the same with one element that is no number. */
 static void check_hard_row(struct kvl_rng *r, const struct kvl_wtype_row *t, double size)
 {
@@ -560,6 +648,7 @@ static void check_hard_row(struct kvl_rng *r, const struct kvl_wtype_row *t, dou
     assert_int_equal(kvl_ops_ref.gemm(&exact), KVL_OK);
 #endif
     near_magnitude("gemv", &m.w, y[0], y[1], magnitude, tol);
+    check_hard_q8(&a, y, magnitude, tol);
     struct kvl_gemm_args g = { .y = y[0], .x = x, .w = &m.w, .n = 1, .int16 = true };
     assert_int_equal(kvl_ops_cpu.gemm(&g), KVL_OK);
     g.y = y[1];
@@ -573,6 +662,11 @@ static void check_hard_row(struct kvl_rng *r, const struct kvl_wtype_row *t, dou
         for (int32_t i = 0; i < ROWS; i++)
             if (isfinite(y[0][i]) || isfinite(y[1][i]))
                 fail_msg("finite %g, %g", (double)y[0][i], (double)y[1][i]);
+        a.q8 = may_q8(t->type);
+        assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+        for (int32_t i = 0; i < ROWS; i++)
+            if (isfinite(y[0][i])) fail_msg("finite %g in 8 bits", (double)y[0][i]);
+        a.q8 = false;
     }
     kvl_free(y[0]);
     kvl_free(y[1]);

@@ -448,6 +448,50 @@ static void test_weight_types(void **state)
             check_type(&t[i], &(struct gw_llama){ .seed = seed });
 }
 
+static void open_act(struct rig *r, struct kvl_buf *file, enum kvl_decode_act act)
+{
+    open_file(r, file);
+    kvl_engine_destroy(r->engine);
+    RIG_OK(&r->err, kvl_engine_create(&(struct kvl_engine_desc){ .model = r->model,
+                                                                 .kv_type = KVL_KV_F32,
+                                                                 .max_tok = N_TOK,
+                                                                 .decode_act = act },
+                                      &r->engine, &r->err));
+}
+
+/* Activations in 8 bits are those of decoded tokens alone, in every projection of them: logits of the prefill keep their
+ * bits, those behind it change, but little. */
+static void test_decode_act(void **state)
+{
+    static const enum kvl_wtype types[] = { KVL_W_Q4_1, KVL_W_Q6_K, KVL_W_F16 };
+    int32_t id[N_TOK];
+    (void)state;
+    rig_tokens(id, N_TOK, 5);
+    for (int i = 0; i < 3; i++) {
+        float *logits[2];
+        for (int q8 = 0; q8 < 2; q8++) {
+            struct gw_llama m = {
+                .type = (uint32_t)types[i], .n_layers = 1, .n_embd = 256, .n_ff = 256
+            };
+            struct kvl_buf file = { 0 };
+            struct rig r;
+            gw_llama(&m, &file);
+            open_act(&r, &file, q8 ? KVL_DECODE_Q8 : KVL_DECODE_Q16);
+            logits[q8] = logits_of(&r, id);
+            if (q8) rig_expect_near(&r, logits[0], logits[1], TAIL + 1, 0.2, "q8");
+            rig_close(&r);
+        }
+        const char *name = kvl_wtype_name(types[i]);
+        bool same = memcmp(logits[0], logits[1], GW_VOCAB * sizeof(float)) == 0;
+        if (!same) fail_msg("%s: the prefill's logits changed", name);
+        same = memcmp(logits[0] + GW_VOCAB, logits[1] + GW_VOCAB, GW_VOCAB * sizeof(float)) == 0;
+        if (same != (types[i] == KVL_W_F16))
+            fail_msg("%s: decoded logits are the same: %d", name, same);
+        kvl_free(logits[0]);
+        kvl_free(logits[1]);
+    }
+}
+
 /* Rows of a fused matrix, and experts, are parts of a tensor of blocks. */
 static void test_types_of_parts(void **state)
 {
@@ -553,18 +597,13 @@ static void test_given_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole_models),
-        cmocka_unit_test(test_given_models),
+        cmocka_unit_test(test_whole_models), cmocka_unit_test(test_given_models),
 #ifndef KVL_TEST_CUDA /* the emulated GPU computes whole models */
-        cmocka_unit_test(test_rope_style),
-        cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_query_bias),
-        cmocka_unit_test(test_weight_types),
-        cmocka_unit_test(test_types_of_parts),
-        cmocka_unit_test(test_short_ends),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_expert_bytes),
-        cmocka_unit_test(test_learned_positions),
+        cmocka_unit_test(test_rope_style),   cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_query_bias),   cmocka_unit_test(test_weight_types),
+        cmocka_unit_test(test_decode_act),   cmocka_unit_test(test_types_of_parts),
+        cmocka_unit_test(test_short_ends),   cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_expert_bytes), cmocka_unit_test(test_learned_positions),
 #endif
     };
     return cmocka_run_group_tests_name("archs", tests, NULL, NULL);

@@ -178,12 +178,12 @@ static void test_longest_session(void **state)
 static void test_ids(void **state)
 {
     static const char *const changes[] = { "seed: 2\n", "kv_type: f32\n", "prefill_type: bf16\n",
-                                           "window: off\n" };
-    static const char *const keeps[] = { "name: other\n",       "threads: 1\n",
-                                         "chunk_tok: 64\n",     "log: x\n",
-                                         "kv_limit_mib: 100\n", "batch: 2\n",
-                                         "max_tok: 600\n",      "prefill_type: f32\n",
-                                         "prefill_kv: host\n",  "window: auto\n" };
+                                           "decode_act: q8\n", "window: off\n" };
+    static const char *const keeps[] = {
+        "name: other\n",       "threads: 1\n",       "chunk_tok: 64\n", "log: x\n",
+        "kv_limit_mib: 100\n", "batch: 2\n",         "max_tok: 600\n",  "prefill_type: f32\n",
+        "decode_act: q16\n",   "prefill_kv: host\n", "window: auto\n"
+    };
     struct plan_test t;
     char id[KVL_CELL_ID], text[1024];
     (void)state;

@@ -106,26 +106,34 @@ static void read_rows(const char *context, struct rows *out)
 
 /* What the question asks for, worked out from the rows. */
 static void check_answer(const struct kvl_sample *s, const struct kvl_question *q,
-                         const struct rows *rows, bool sums)
+                         const struct rows *rows, bool sums, bool plain)
 {
-    char name[8], want[512] = "\n";
+    char name[8], want[512] = "";
+    want[0] = plain ? ' ' : '\n';
     int32_t lines, from = 0, sum = 0;
     assert_int_equal(sscanf(q->text, "Begin with the line of %6s", name), 1);
     const char *number = strstr(q->text, sums ? "numbers of " : "copy ");
     assert_non_null(number);
     assert_int_equal(sscanf(number, sums ? "numbers of %d lines," : "copy %d lines,", &lines), 1);
     assert_int_equal(lines, LINES);
+    if (plain) {
+        char end[32];
+        snprintf(end, sizeof end, "The lines are:\n%s:", name);
+        assert_string_equal(q->text + strlen(q->text) - strlen(end), end);
+    }
     while (from < rows->n && strcmp(rows->name[from], name) != 0) from++;
     assert_true(from < rows->n);
     for (int32_t i = 0; i < lines; i++) {
         const char *value = rows->value[(from + i) % rows->n];
         size_t at = strlen(want), n = strlen(value);
         sum += atoi(value);
-        at += (size_t)snprintf(want + at, sizeof want - at, "%s%s ", i ? "\n" : "",
-                               rows->name[(from + i) % rows->n]);
+        if (i > 0) at += (size_t)snprintf(want + at, sizeof want - at, "\n");
+        if (i > 0 || !plain) /* the question ends with the first name */
+            at += (size_t)snprintf(want + at, sizeof want - at, "%s%s",
+                                   rows->name[(from + i) % rows->n], plain ? ": " : " ");
         if (sums) snprintf(want + at, sizeof want - at, "%d", sum);
         for (size_t c = 0; !sums && c < n; c++) {
-            want[at + c] = value[n - 1 - c];
+            want[at + c] = value[plain ? c : n - 1 - c];
             want[at + c + 1] = '\0';
         }
     }
@@ -165,7 +173,7 @@ static void check_context(const struct kvl_task *task, int32_t i_tokenizer, cons
     assert_true(n_rows ? rows.n == n_rows : rows.n > 50);
     for (int32_t i = 0; i < s.n_questions; i++) {
         check_question(&w, &s, &s.question[i]);
-        check_answer(&s, &s.question[i], &rows, sums);
+        check_answer(&s, &s.question[i], &rows, sums, strstr(options, "edit=none"));
         for (int32_t j = 0; j < i; j++)
             assert_string_not_equal(s.question[i].text, s.question[j].text);
     }
@@ -181,6 +189,7 @@ static void test_layout(void **state)
         check_context(kvl_task_running_sums, k, "lines=7,rows=5", 5);
         check_context(kvl_task_edited_copy, k, "lines=7", 0);
         check_context(kvl_task_edited_copy, k, "lines=7,rows=5", 5);
+        check_context(kvl_task_edited_copy, k, "lines=7,rows=6,edit=none", 6);
     }
 }
 

@@ -134,6 +134,12 @@ enum kvl_prefill_type {
     KVL_PREFILL_BLAS = 2,
 };
 
+/* What projections of decoded tokens multiply weights in blocks with (int16 and k16 in wtypes.def): see kvl_gemv_args. */
+enum kvl_decode_act {
+    KVL_DECODE_Q16 = 0, /* activations as integers of 16 bits on the CPU, floats on a GPU */
+    KVL_DECODE_Q8 = 1,  /* of 8 bits, as llama.cpp does; on the CPU alone */
+};
+
 struct kvl_engine_desc {
     const struct kvl_model *model;
     const struct kvl_device *device; /* NULL = cpu */
@@ -145,6 +151,7 @@ struct kvl_engine_desc {
     int32_t block_tok;                 /* 0 = 16 */
     size_t kv_limit_bytes;             /* 0 = none */
     enum kvl_prefill_type prefill_type;
+    enum kvl_decode_act decode_act;
     /* Contexts go through the model layer by layer instead of chunk by chunk, and keys and values of a layer
      * that is done move to host memory: the device holds those of one layer at a time.  The hidden states
      * of all tokens wait in host memory (n_embd floats each).  The same results, bit for bit; on a CPU
@@ -279,8 +286,11 @@ struct kvl_counters {
     int64_t
         window_tok; /* the same for layers of a window, in which no policy chooses: min(n, window) each */
     int64_t window_lanes;
-    int64_t kv_read_bytes; /* keys and values that attention read */
-    int64_t given_keys;    /* rows whose key came from the policy: their values alone were read */
+    /* Keys and values that attention read: what the lists name, at the bytes of the store's types.  The same as the operators
+     * are given it, rows of lanes as they lie; the two are held against each other (kvl_kv_held).  Under the mask oracle
+     * nothing is walked. */
+    int64_t kv_read_bytes, kv_walked_bytes;
+    int64_t given_keys; /* rows whose key came from the policy: their values alone were read */
     int64_t index_read_bytes; /* metadata and keys read to select or evict, but at attach */
     int64_t n_select;         /* calls of `select` */
     int64_t n_evicted;        /* slots evicted, all lanes */

@@ -102,6 +102,10 @@ struct kvl_gemv_args {
     const float *up_bias; /* [n_rows] or NULL */
     enum kvl_act act;     /* with `up` */
     bool add;             /* y += it in place of y = it */
+    /* Weights in blocks (int16 and k16 in wtypes.def): x is rounded to 8-bit integers, with one scale for the columns of
+     * a block of W (32 or 256), which is what llama.cpp multiplies.  cuda refuses it (KVL_EINVAL).  The same in a whole
+     * list. */
+    bool q8;
 };
 
 struct kvl_rmsnorm_args {

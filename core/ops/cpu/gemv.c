@@ -1,13 +1,12 @@
 /* Layout: W stays as the file has it, row after row.  One thread reads it as one stream, in order,
  * since the processor's prefetching follows a single stream best: rows of F32, F16 and BF16 are
- * multiplied one by one (kern_gemv.h), and so are rows in blocks of 256, which have their scales with
- * them (kern_gemvk.h); rows in blocks of 32 in groups of four, whose scales are read one group ahead in
- * the order of memory (kern_gemvq.h); rows of a type without kernels are widened and multiplied as F32.
+ * multiplied one by one (kern_gemv.h), and so are rows in blocks of 256 (kern_gemvk.h), and in blocks of 32, eight at a
+ * time, two rows for what is left (kern_gemvq.h); rows of a type without kernels are widened and multiplied as F32.
  * Threads take runs of rows.
  *
  * Limit: reading W once.  One core reads F32, F16 and BF16 as fast as a plain streaming read; of block
  * types it reaches 0.3 to 0.9, fewer bits less: unpacking and multiplying take the time.  x in 8 bits
- * would be faster, and give other answers.
+ * (q8, kern_gemvb.h) is faster, and gives other answers.
  */
 #include "cpu.h"
 
@@ -41,47 +40,69 @@ static int32_t gemv_items(const struct gemv_plan *p, const struct kvl_gemv_args 
     return (a->w->n_rows + p->step - 1) / p->step;
 }
 
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-/* What of x the products want, and the largest scratch of all. */
+/* What of x the products want. */
 struct gemv_wants {
-    bool q, k; /* integers by blocks of 32, of 256 */
+    bool q8;
+    bool q, bytes; /* by blocks of 32 */
+    bool k, b;     /* by blocks of 256: 16 bits, 8 */
 };
 
+/* And the largest scratch of all. */
 static struct gemv_wants gemv_wants(struct gemv_plan *p)
 {
-    struct gemv_wants want = { 0 };
+    struct gemv_wants want = { .q8 = p->a->q8 };
     for (const struct kvl_gemv_args *a = p->a; a; a = a->next) {
         const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)a->w->type);
         size_t floats = p->kern->gemv_scratch(a->w->type, a->w->n_cols);
         p->thread_floats = KVL_MAX(p->thread_floats, (floats + 15) / 16 * 16);
-        want.q = want.q || (t->x_int16 && t->block == 32);
-        want.k = want.k || (t->x_int16 && t->block == 256);
+        if (!t->x_int16) continue;
+        const bool bytes = p->kern->gemv_bytes(t->type, a->q8);
+        want.bytes |= t->block == 32 && bytes;
+        want.q |= t->block == 32 && !bytes;
+        want.k |= t->block == 256 && !a->q8;
+        want.b |= t->block == 256 && a->q8;
     }
     return want;
 }
 
-/* Row i of x as integers, at `at`. */
-static void gemv_pack_row(struct gemv_plan *p, struct gemv_wants want, size_t i, uint8_t *at)
+/* The next n bytes, where they are wanted; `to` may be NULL. */
+static void *gemv_take(uint8_t *to, size_t *at, bool wanted, size_t n)
+{
+    void *here = to ? to + *at : NULL;
+    if (!wanted) return NULL;
+    *at += (n + 63) / 64 * 64;
+    return here;
+}
+
+/* Where the integers of a row lie from `to` on; returns how many bytes they take. */
+static size_t gemv_row(struct kvl_gemv_x *x, struct gemv_wants want, size_t n_cols, uint8_t *to)
+{
+    size_t at = 0;
+    const size_t units = (size_t)kvl_gemv_units((int32_t)(n_cols / 32)), slots = units * 8;
+    const bool small = want.q || want.bytes;
+    *x = (struct kvl_gemv_x){ 0 };
+    x->q = gemv_take(to, &at, want.q, slots * 32 * sizeof *x->q);
+    x->hi = gemv_take(to, &at, want.bytes, slots * 32);
+    x->lo = gemv_take(to, &at, want.bytes && !want.q8, slots * 32);
+    x->scale = gemv_take(to, &at, small, slots * sizeof *x->scale);
+    x->sum = gemv_take(to, &at, small, slots * sizeof *x->sum);
+    x->start = gemv_take(to, &at, small, slots * sizeof *x->start);
+    x->k = gemv_take(to, &at, want.k, n_cols / 256 * sizeof *x->k);
+    x->b = gemv_take(to, &at, want.b, n_cols / 256 * sizeof *x->b);
+    return at;
+}
+
+/* Row i of x as integers, at `at`; returns the end. */
+static uint8_t *gemv_pack_row(struct gemv_plan *p, struct gemv_wants want, size_t i, uint8_t *at)
 {
     struct kvl_gemv_x *x = &p->x[i];
-    size_t n_cols = (size_t)p->a->w->n_cols, n_blocks = n_cols / 32;
+    size_t n_cols = (size_t)p->a->w->n_cols;
     const float *from = p->a->x + i * n_cols;
-    *x = (struct kvl_gemv_x){ 0 };
-    if (want.k) {
-        x->k = (struct kvl_gemv_k *)(void *)at;
-        at += round_up(n_cols / 256 * sizeof *x->k);
-        p->kern->gemvk_pack(x->k, from, (int32_t)(n_cols / 256));
-    }
-    if (!want.q) return;
-    x->q = (int16_t *)(void *)at;
-    at += n_blocks * 32 * sizeof *x->q;
-    x->start = (int32_t(*)[8])(void *)at;
-    x->scale = (float *)(void *)(at + n_blocks * sizeof *x->start);
-    p->kern->gemv_pack(x, from, (int32_t)n_blocks);
+    at += gemv_row(x, want, n_cols, at);
+    if (x->k) p->kern->gemvk_pack(x->k, from, (int32_t)(n_cols / 256));
+    if (x->b) p->kern->gemvb_pack(x->b, from, (int32_t)(n_cols / 256));
+    if (x->scale) p->kern->gemv_pack(x, from, (int32_t)(n_cols / 32), want.q8);
+    return at;
 }
 
 /* One more product. */
@@ -89,7 +110,8 @@ static void gemv_plain(struct gemv_plan *p, int32_t *n, const struct kvl_gemv_ar
                        const struct kvl_weight *w)
 {
     assert(*n < GEMV_CHAIN);
-    p->plain[*n] = (struct kvl_gemv_args){ .y = of->y, .x = of->x, .w = w, .n = of->n };
+    p->plain[*n] =
+        (struct kvl_gemv_args){ .y = of->y, .x = of->x, .w = w, .n = of->n, .q8 = of->q8 };
     if (*n > 0) p->plain[*n - 1].next = &p->plain[*n];
     ++*n;
 }
@@ -151,19 +173,16 @@ static int gemv_pack(struct gemv_plan *p, const struct kvl_gemv_args *made)
 {
     const struct kvl_gemv_args *a = p->a;
     const struct gemv_wants want = gemv_wants(p);
-    size_t n = want.q || want.k ? (size_t)a->n : 0, n_cols = (size_t)a->w->n_cols;
+    struct kvl_gemv_x none;
+    size_t n = (size_t)a->n, row = gemv_row(&none, want, (size_t)a->w->n_cols, NULL);
     size_t threads = (size_t)p->threads * p->thread_floats;
-    if (n == 0 && p->thread_floats == 0 && p->aside == 0) return KVL_OK;
-    size_t head = round_up(n * sizeof *p->x), row = 0;
-    if (want.k) row += round_up(n_cols / 256 * sizeof *p->x->k);
-    if (want.q)
-        row += round_up(n_cols / 32 *
-                        (32 * sizeof *p->x->q + sizeof *p->x->start + sizeof *p->x->scale));
+    if (row == 0 && p->thread_floats == 0 && p->aside == 0) return KVL_OK;
+    size_t head = (n * sizeof *p->x + 63) / 64 * 64;
     uint8_t *at = kvl_cpu_scratch(head + n * row + (threads + p->aside) * sizeof(float));
     if (!at) return KVL_ENOMEM;
-    if (n > 0) p->x = (struct kvl_gemv_x *)(void *)at;
+    if (row > 0) p->x = (struct kvl_gemv_x *)(void *)at;
     at += head;
-    for (size_t i = 0; i < n; i++, at += row) gemv_pack_row(p, want, i, at);
+    for (size_t i = 0; row > 0 && i < n; i++) at = gemv_pack_row(p, want, i, at);
     if (p->thread_floats > 0) p->scratch = (float *)(void *)at;
     gemv_aside(p, made, (float *)(void *)at + threads);
     return KVL_OK;
@@ -191,7 +210,7 @@ int kvl_cpu_gemv(const struct kvl_gemv_args *a)
     p.step = KVL_MAX(p.step, 4);
     KVL_TRY(gemv_pack(&p, a));
     for (const struct kvl_gemv_args *q = p.a; q; q = q->next) {
-        assert(q->n == a->n && q->x == a->x && q->w->n_cols == a->w->n_cols);
+        assert(q->n == a->n && q->x == a->x && q->w->n_cols == a->w->n_cols && q->q8 == a->q8);
         n_items += gemv_items(&p, q);
     }
 #pragma omp parallel for schedule(dynamic) num_threads(p.threads) if (p.threads > 1)

@@ -310,6 +310,7 @@ int kvl_cuda_gemv(const struct kvl_gemv_args *a)
     struct kvl_cuda_call c;
     gemv_in in = {};
     if (a->n == 0) return KVL_OK;
+    if (a->q8) return KVL_EINVAL;
     for (const struct kvl_gemv_args *q = a; q; q = q->next)
         assert(q->n == a->n && q->x == a->x && q->w->n_cols == a->w->n_cols);
     kvl_cuda_begin(&c);

@@ -13,7 +13,7 @@ static void gemm_x(const struct kvl_gemm_args *a, const float *x, double *to)
 {
     bool rounds = a->int16 && kvl_wtype_find((uint32_t)a->w->type)->x_int16;
     if (rounds) {
-        kvl_ref_rounded(to, x, a->w->n_cols, KVL_GEMM_MOST);
+        kvl_ref_rounded(to, x, a->w->n_cols, 32, KVL_GEMM_MOST);
         return;
     }
     for (int32_t c = 0; c < a->w->n_cols; c++) to[c] = gemm_factor(a, x[c]);

@@ -7,8 +7,10 @@ static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x, float 
 {
     const float *from = a->x + (size_t)i * (size_t)a->w->n_cols;
     for (int32_t c = 0; c < a->w->n_cols; c++) x[c] = (double)from[c];
-    if (kvl_wtype_find((uint32_t)a->w->type)->x_int16)
-        kvl_ref_rounded(x, from, a->w->n_cols, KVL_GEMV_MOST);
+    const struct kvl_wtype_row *t = kvl_wtype_find((uint32_t)a->w->type);
+    if (t->x_int16)
+        kvl_ref_rounded(x, from, a->w->n_cols, a->q8 ? t->block : 32,
+                        a->q8 ? KVL_GEMV_MOST8 : KVL_GEMV_MOST);
     for (int32_t r = 0; r < a->w->n_rows; r++) {
         double sum = 0;
         kvl_ref_row(a->w, r, w);
@@ -20,7 +22,7 @@ static void gemv_row(const struct kvl_gemv_args *a, int32_t i, double *x, float 
 /* y = w x, and nothing made of it. */
 static int gemv_plain(const struct kvl_gemv_args *a, const struct kvl_weight *w, float *y)
 {
-    const struct kvl_gemv_args plain = { .y = y, .x = a->x, .w = w, .n = a->n };
+    const struct kvl_gemv_args plain = { .y = y, .x = a->x, .w = w, .n = a->n, .q8 = a->q8 };
     double *x = kvl_alloc((size_t)w->n_cols, sizeof *x);
     float *row = kvl_alloc((size_t)w->n_cols, sizeof *row);
     for (int32_t i = 0; x && row && i < a->n; i++) gemv_row(&plain, i, x, row);

@@ -14,8 +14,8 @@ void kvl_ref_row(const struct kvl_weight *w, int32_t row, float *y);
 /* One element of it. */
 float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col);
 
-/* to [n_cols]: x as weights in blocks see it, integers from -most to most times the scale of their block. */
-void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most);
+/* to [n_cols]: x as weights in blocks see it, integers from -most to most times the scale of their `block` columns. */
+void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t block, int32_t most);
 
 /* Element i of an array of a type whose elements stand alone. */
 float kvl_ref_elem(const void *p, enum kvl_kv_type type, size_t i);

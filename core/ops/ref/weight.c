@@ -49,13 +49,13 @@ float kvl_ref_weight(const struct kvl_weight *w, int32_t row, int32_t col)
     return y[col - first];
 }
 
-void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t most)
+void kvl_ref_rounded(double *to, const float *x, int32_t n_cols, int32_t block, int32_t most)
 {
-    for (int32_t b = 0; b < n_cols; b += 32) {
+    for (int32_t b = 0; b < n_cols; b += block) {
         float top = 0, times;
-        for (int32_t i = b; i < b + 32; i++) top = fmaxf(top, fabsf(x[i]));
+        for (int32_t i = b; i < b + block; i++) top = fmaxf(top, fabsf(x[i]));
         float scale = kvl_gemv_scale(top, most, &times);
-        for (int32_t i = b; i < b + 32; i++)
+        for (int32_t i = b; i < b + block; i++)
             to[i] = (double)kvl_gemv_round(x[i], times) * (double)scale;
     }
 }

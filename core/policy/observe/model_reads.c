@@ -52,7 +52,8 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     const struct kvl_layer_weights *y = &e->model->w.layer[kvl_layer_of(ctx, layer)];
     const struct kvl_weight *w = &y->attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
-    KVL_TRY(ctx->ops->gemv(&(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1 }));
+    KVL_TRY(ctx->ops->gemv(
+        &(struct kvl_gemv_args){ .y = q, .x = x, .w = w, .n = 1, .q8 = kvl_decodes_q8(e) }));
     if (y->attn_q_bias)
         KVL_TRY(ctx->ops->add(
             &(struct kvl_add_args){ .y = q, .x = y->attn_q_bias, .n = (size_t)w->n_rows }));

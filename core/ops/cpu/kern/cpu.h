@@ -60,13 +60,34 @@ struct kvl_gemv_k {
     float scale16[16], sum16[16], scale32[8], sum32[8];
 };
 
-/* A row of x as integers, by blocks of 32 columns: x = scale * q.  What no W wants is NULL. */
+/* 256 columns of x as bytes with one scale; sums of each 16 of them, first those with an even number. */
+struct kvl_gemv_b {
+    int8_t q[256];
+    int16_t sum[16];
+    float scale, none[7]; /* whole lines */
+};
+
+/* Blocks of 32 columns of x lie eight at a time, in units.  Of blocks that are left a unit of their own is filled up with
+ * zeros; up to four are there twice, since two rows of W share the unit (kern_gemvq.h). */
+static inline int32_t kvl_gemv_units(int32_t n_blocks)
+{
+    return (n_blocks + 7) / 8;
+}
+static inline bool kvl_gemv_shared(int32_t n_blocks)
+{
+    return n_blocks % 8 > 0 && n_blocks % 8 <= 4;
+}
+
+/* A row of x as integers, x = scale * q.  What no W wants is NULL. */
 struct kvl_gemv_x {
-    int16_t *q; /* [n_cols] */
-    /* -8 times the elements of q that vq_dot adds in each place */
-    int32_t (*start)[8];  /* [n_cols / 32] */
-    float *scale;         /* [n_cols / 32] */
+    int16_t *q; /* [units][8][32] */
+    /* the same as bytes, 256 hi + lo, and in 8 bits hi alone, of blocks p and p + 4: [units][4 p][halves][2][16] */
+    int8_t *hi;
+    uint8_t *lo;
+    float *scale, *sum;   /* [units][8]; the sum of q */
+    int32_t *start;       /* [units][8]: -8 times that sum */
     struct kvl_gemv_k *k; /* [n_cols / 256] */
+    struct kvl_gemv_b *b; /* in 8 bits */
 };
 
 /* Rows row0 .. row1 - 1 of one W for all rows of x; a->next does not count. */
@@ -175,8 +196,11 @@ struct kvl_kern {
     void (*kv_row)(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n);
     struct kvl_gemm_kern gemm[KVL_GEMM_KINDS];
     size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
-    void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks);
+    /* Whether weights in blocks of 32 are multiplied as bytes, with x in bytes. */
+    bool (*gemv_bytes)(enum kvl_wtype type, bool q8);
+    void (*gemv_pack)(const struct kvl_gemv_x *to, const float *x, int32_t n_blocks, bool q8);
     void (*gemvk_pack)(struct kvl_gemv_k *to, const float *x, int32_t n_blocks);
+    void (*gemvb_pack)(struct kvl_gemv_b *to, const float *x, int32_t n_blocks);
     void (*gemv_item)(const struct kvl_gemv_item *it);
     void (*span)(const struct kvl_span *s);
     size_t (*prefill_scratch)(int32_t n_rows, int32_t head_dim);

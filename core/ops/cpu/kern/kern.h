@@ -40,8 +40,10 @@ const struct kvl_kern KERN_TABLE = {
                               .item = gemmq_item },
 #endif
     .gemv_scratch = gemv_scratch,
+    .gemv_bytes = gemv_bytes,
     .gemv_pack = gemv_pack,
     .gemvk_pack = gemvk_pack,
+    .gemvb_pack = gemvb_pack,
     .gemv_item = gemv_item,
     .span = span_run,
     .prefill_scratch = prefill_scratch,

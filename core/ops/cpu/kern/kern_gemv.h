@@ -3,7 +3,7 @@
 #ifndef KVL_KERN_GEMV_H
 #define KVL_KERN_GEMV_H
 
-#include "kern_gemvk.h"
+#include "kern_gemvb.h"
 #include "kern_gemvq.h"
 
 enum { GEMV_SUMS = 4, GEMV_ROWS = 4, GEMV_AHEAD = 1024, GEMV_AHEAD_BATCH = 4096 };
@@ -188,7 +188,7 @@ static size_t gemv_scratch(enum kvl_wtype type, int32_t n_cols)
 {
     size_t floats = 0;
     switch (type) {
-#define gemv_scratch_int16 gemvq_scratch(n_cols)
+#define gemv_scratch_int16 0
 #define gemv_scratch_k16   0
 #define gemv_scratch_any   ((size_t)n_cols)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
@@ -207,8 +207,9 @@ static void gemv_item(const struct kvl_gemv_item *it)
 {
     switch (it->a->w->type) {
 #define gemv_kernel_int16(name) gemvq_typed(it, KVL_W_##name)
-#define gemv_kernel_k16(name)   gemvk_typed(it, KVL_W_##name)
-#define gemv_kernel_any(name)   gemv_any(it)
+#define gemv_kernel_k16(name)                                                                      \
+    (it->a->q8 ? gemvb_typed(it, KVL_W_##name) : gemvk_typed(it, KVL_W_##name))
+#define gemv_kernel_any(name) gemv_any(it)
 #define KVL_WTYPE_PLAIN(name, ...)                                                                 \
     case KVL_W_##name:                                                                             \
         gemv_batches(it, KVL_W_##name);                                                            \

@@ -21,13 +21,12 @@ VEC void gemvk_pack_part(struct kvl_gemv_k *to, const float *x, int32_t g)
     float times, scale = kvl_gemv_scale(gemv_pack_top(x), KVL_GEMV_MOST, &times);
     int32_t sum[2] = { 0 }, at16 = g % 2 * 8 + g / 2, at32 = g % 2 * 4 + g / 2;
     int16_t *q = to->q + g * 32;
-    vq_store(q, vq_round(x, times));
-    for (int32_t i = 0; i < 32; i++) {
-        to->hi[g * 32 + i] = (int8_t)(q[i] >> 8);
-        to->lo[g * 32 + i] = (uint8_t)(q[i] & 255);
-        to->split[g * 32 + i / 2 + i % 2 * 16] = q[i];
-        sum[i / 16] += q[i];
-    }
+    const vq all = vq_round(x, times);
+    vq_store(q, all);
+    vq_split(to->hi + g * 32, to->lo + g * 32, 16, all);
+    vq_apart(to->split + g * 32, all);
+    for (int32_t i = 0; i < 16; i++) sum[0] += q[i];
+    for (int32_t i = 16; i < 32; i++) sum[1] += q[i];
     for (int32_t h = 0; h < 2; h++) {
         to->scale16[at16 + 4 * h] = scale;
         to->sum16[at16 + 4 * h] = (float)sum[h];

@@ -52,51 +52,51 @@ VEC void prefetch_row(const uint8_t *row, size_t bytes)
 /* s [head][VW / n_heads] += q k for n_row slots, along VW channels from c on, which are at k[] + off;
  * q [channels / VW][head][VW]. */
 VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                    int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
+                    int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t n_row)
 {
     const int32_t n_tok = VW / n_heads;
     vf y[SPAN_HEADS];
     UNROLL
-    for (int32_t h = 0; h < n_heads; h++) y[h] = vf_load((const float *)q + c * n_heads + h * VW);
+    for (int32_t h = 0; h < used; h++) y[h] = vf_load((const float *)q + c * n_heads + h * VW);
     UNROLL
     for (int32_t j = 0; j < n_row; j++) {
         vf x = len == VW ? load_as(k[j] + off, type, 0) : load_as_n(k[j] + off, type, 0, len);
         UNROLL
-        for (int32_t h = 0; h < n_heads; h++) s[h * n_tok + j] = vf_fma(x, y[h], s[h * n_tok + j]);
+        for (int32_t h = 0; h < used; h++) s[h * n_tok + j] = vf_fma(x, y[h], s[h * n_tok + j]);
     }
 }
 
 /* The same along 2 * VW channels, which make one vector of q. */
 VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, int32_t n_heads,
-                     int32_t c, int32_t len, int32_t n_row)
+                     int32_t used, int32_t c, int32_t len, int32_t n_row)
 {
     const int32_t n_tok = VW / n_heads;
     vb y[SPAN_HEADS];
     UNROLL
-    for (int32_t h = 0; h < n_heads; h++)
+    for (int32_t h = 0; h < used; h++)
         y[h] = vb_load((const uint16_t *)q + c * n_heads + h * 2 * VW);
     UNROLL
     for (int32_t j = 0; j < n_row; j++) {
         const uint16_t *at = (const uint16_t *)(const void *)(k[j] + off);
         vb x = len == 2 * VW ? vb_load(at) : vb_load_n(at, len);
         UNROLL
-        for (int32_t h = 0; h < n_heads; h++)
+        for (int32_t h = 0; h < used; h++)
             s[h * n_tok + j] = vf_dot_bf16(s[h * n_tok + j], x, y[h]);
     }
 }
 
 VEC void scores_step(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                     int32_t n_heads, int32_t c, int32_t len, int32_t n_row)
+                     int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t n_row)
 {
     if (type == KVL_W_BF16)
-        scores_bf16(s, k, off, q, n_heads, c, len, n_row);
+        scores_bf16(s, k, off, q, n_heads, used, c, len, n_row);
     else
-        scores_f32(s, k, off, type, q, n_heads, c, len, n_row);
+        scores_f32(s, k, off, type, q, n_heads, used, c, len, n_row);
 }
 
 /* All channels of n_row slots; asks for as many rows. */
 VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type, const void *q,
-                     int32_t n_heads, int32_t n_row)
+                     int32_t n_heads, int32_t used, int32_t n_row)
 {
     const int32_t step = type == KVL_W_BF16 ? 2 * VW : VW;
     const int32_t elem = type == KVL_W_F32 ? 4 : 2, line = 64 / elem;
@@ -113,16 +113,16 @@ VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type
         for (int32_t j = 0; j < n_row; j++) __builtin_prefetch(ahead[j] + off, 0, 2);
         UNROLL
         for (int32_t i = 0; i < line; i += step)
-            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, c + i, step, n_row);
+            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, used, c + i, step, n_row);
     }
     for (; c < p->head_dim; c += step)
-        scores_step(s, k, (size_t)(c * elem), type, q, n_heads, c, KVL_MIN(step, p->head_dim - c),
-                    n_row);
+        scores_step(s, k, (size_t)(c * elem), type, q, n_heads, used, c,
+                    KVL_MIN(step, p->head_dim - c), n_row);
 }
 
 /* One vector of sc: q . k of VW / n_heads slots, slot t and up. */
 VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
-                      const void *q, int32_t n_heads)
+                      const void *q, int32_t n_heads, int32_t used)
 {
     const int32_t n_tok = VW / n_heads, n_row = KVL_MIN(n_tok, SPAN_ROWS);
     vf s[VW];
@@ -130,27 +130,27 @@ VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype
     for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
     UNROLL
     for (int32_t j = 0; j < n_tok; j += n_row)
-        scores_rows(s + j, p, t + j, type, q, n_heads, n_row);
+        scores_rows(s + j, p, t + j, type, q, n_heads, used, n_row);
     vf_store(sc, vf_mul(vf_sums(s), vf_set1(p->scale)));
 }
 
 VEC void scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const void *q,
-                      int32_t n_heads)
+                      int32_t n_heads, int32_t used)
 {
     for (int32_t t = 0; t < p->n; t += VW / n_heads)
-        scores_group(sc + t * n_heads, p, t, type, q, n_heads);
+        scores_group(sc + t * n_heads, p, t, type, q, n_heads, used);
 }
 
 /* s [head][n_vec] += weight times a value for n_vec vectors of channels; w: of head 0. */
 VEC void values_f32(vf *s, const uint8_t *v, enum kvl_wtype type, const float *w, int32_t n_heads,
-                    int32_t len, int32_t n_vec)
+                    int32_t used, int32_t len, int32_t n_vec)
 {
     vf x[8];
     UNROLL
     for (int32_t u = 0; u < n_vec; u++)
         x[u] = len == VW ? load_as(v, type, (size_t)(u * VW)) : load_as_n(v, type, 0, len);
     UNROLL
-    for (int32_t h = 0; h < n_heads; h++) {
+    for (int32_t h = 0; h < used; h++) {
         vf y = vf_set1(w[h * (VW / n_heads)]);
         UNROLL
         for (int32_t u = 0; u < n_vec; u++) s[h * n_vec + u] = vf_fma(x[u], y, s[h * n_vec + u]);
@@ -160,7 +160,7 @@ VEC void values_f32(vf *s, const uint8_t *v, enum kvl_wtype type, const float *w
 /* The same for values of two slots and n_vec / 2 vectors of pairs; w: a pair of weights.  The sums of
  * 2 * VW channels lie in the order of vb_zip. */
 VEC void values_bf16(vf *s, const uint8_t *v0, const uint8_t *v1, const float *w, int32_t n_heads,
-                     int32_t len, int32_t n_vec)
+                     int32_t used, int32_t len, int32_t n_vec)
 {
     const uint16_t *a = (const uint16_t *)(const void *)v0;
     const uint16_t *b = (const uint16_t *)(const void *)v1;
@@ -173,7 +173,7 @@ VEC void values_bf16(vf *s, const uint8_t *v0, const uint8_t *v1, const float *w
         x[u + 1] = vb_zip_hi(c, d);
     }
     UNROLL
-    for (int32_t h = 0; h < n_heads; h++) {
+    for (int32_t h = 0; h < used; h++) {
         vb y = vb_set2((const uint16_t *)(const void *)(w + h * (VW / n_heads)));
         UNROLL
         for (int32_t u = 0; u < n_vec; u++)
@@ -183,7 +183,8 @@ VEC void values_bf16(vf *s, const uint8_t *v0, const uint8_t *v1, const float *w
 
 /* acc += weight times value for n_vec vectors of channels from c on, over all rows. */
 VEC void values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                      const float *weight, int32_t n_heads, int32_t c, int32_t len, int32_t n_vec)
+                      const float *weight, int32_t n_heads, int32_t used, int32_t c, int32_t len,
+                      int32_t n_vec)
 {
     const int32_t n_tok = VW / n_heads;
     const size_t elem = type == KVL_W_F32 ? 4 : 2, at = (size_t)c * elem;
@@ -191,7 +192,7 @@ VEC void values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wty
     const bool begins = bytes >= 64 || at % 64 == 0; /* a line */
     vf s[16];
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW);
     for (int32_t t = 0; t < p->n; t += 2 * n_tok) {
         const float *w = weight + t * n_heads;
@@ -202,21 +203,21 @@ VEC void values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wty
             if (begins) prefetch_row(p->ahead[t + j] + p->ahead_off + at, bytes);
             if (begins) prefetch_row(p->ahead[t + n_tok + j] + p->ahead_off + at, bytes);
             if (type == KVL_W_BF16) {
-                values_bf16(s, v0, v1, w + j, n_heads, len, n_vec);
+                values_bf16(s, v0, v1, w + j, n_heads, used, len, n_vec);
             } else {
-                values_f32(s, v0, type, w + j, n_heads, len, n_vec);
-                values_f32(s, v1, type, w + VW + j, n_heads, len, n_vec);
+                values_f32(s, v0, type, w + j, n_heads, used, len, n_vec);
+                values_f32(s, v1, type, w + VW + j, n_heads, used, len, n_vec);
             }
         }
     }
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         vf_store(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW, s[i]);
 }
 
 /* acc [head][pad] += weights times values. */
 VEC void values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                      const float *weight, int32_t n_heads)
+                      const float *weight, int32_t n_heads, int32_t used)
 {
     const int32_t all = KVL_MIN(16, KVL_MAX(8, VW)), fit = KVL_MIN(8, all / n_heads);
     const int32_t line = KVL_MAX(2, 64 / (type == KVL_W_F32 ? 4 : 2) / VW);
@@ -224,44 +225,31 @@ VEC void values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wty
     const int32_t least = type == KVL_W_BF16 ? 2 : 1, len = least * VW;
     int32_t c = 0;
     for (; c + most * VW <= p->head_dim; c += most * VW)
-        values_chunk(acc, pad, p, type, weight, n_heads, c, len, most);
+        values_chunk(acc, pad, p, type, weight, n_heads, used, c, len, most);
     for (; c + 2 * VW <= p->head_dim; c += 2 * VW)
-        values_chunk(acc, pad, p, type, weight, n_heads, c, len, 2);
+        values_chunk(acc, pad, p, type, weight, n_heads, used, c, len, 2);
     for (; c < p->head_dim; c += len)
-        values_chunk(acc, pad, p, type, weight, n_heads, c, KVL_MIN(len, p->head_dim - c), least);
+        values_chunk(acc, pad, p, type, weight, n_heads, used, c, KVL_MIN(len, p->head_dim - c),
+                     least);
 }
 
 /* One function per element type and number of heads, so that sums stay in registers. */
-static void span_scores(float *sc, const struct pass *p, enum kvl_wtype type, const void *q,
+static void span_scores(float *sc, const struct pass *p, enum kvl_wtype p_type, const void *q,
                         int32_t n_heads)
 {
-    switch (n_heads + (type == KVL_W_F32 ? 0 : type == KVL_W_F16 ? 10 : 20)) {
-    case 1: scores_heads(sc, p, KVL_W_F32, q, 1); break;
-    case 2: scores_heads(sc, p, KVL_W_F32, q, 2); break;
-    case 4: scores_heads(sc, p, KVL_W_F32, q, 4); break;
-    case 11: scores_heads(sc, p, KVL_W_F16, q, 1); break;
-    case 12: scores_heads(sc, p, KVL_W_F16, q, 2); break;
-    case 14: scores_heads(sc, p, KVL_W_F16, q, 4); break;
-    case 21: scores_heads(sc, p, KVL_W_BF16, q, 1); break;
-    case 22: scores_heads(sc, p, KVL_W_BF16, q, 2); break;
-    default: scores_heads(sc, p, KVL_W_BF16, q, 4); break;
-    }
+#define SPAN_SCORES(of, n, used) scores_heads(sc, p, of, q, n, used)
+    HEADS_CASE(KVL_W_F32, SPAN_SCORES);
+    HEADS_CASE(KVL_W_F16, SPAN_SCORES);
+    HEADS_CASE(KVL_W_BF16, SPAN_SCORES);
 }
 
-static void span_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+static void span_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype p_type,
                         const float *weight, int32_t n_heads)
 {
-    switch (n_heads + (type == KVL_W_F32 ? 0 : type == KVL_W_F16 ? 10 : 20)) {
-    case 1: values_heads(acc, pad, p, KVL_W_F32, weight, 1); break;
-    case 2: values_heads(acc, pad, p, KVL_W_F32, weight, 2); break;
-    case 4: values_heads(acc, pad, p, KVL_W_F32, weight, 4); break;
-    case 11: values_heads(acc, pad, p, KVL_W_F16, weight, 1); break;
-    case 12: values_heads(acc, pad, p, KVL_W_F16, weight, 2); break;
-    case 14: values_heads(acc, pad, p, KVL_W_F16, weight, 4); break;
-    case 21: values_heads(acc, pad, p, KVL_W_BF16, weight, 1); break;
-    case 22: values_heads(acc, pad, p, KVL_W_BF16, weight, 2); break;
-    default: values_heads(acc, pad, p, KVL_W_BF16, weight, 4); break;
-    }
+#define SPAN_VALUES(of, n, used) values_heads(acc, pad, p, of, weight, n, used)
+    HEADS_CASE(KVL_W_F32, SPAN_VALUES);
+    HEADS_CASE(KVL_W_F16, SPAN_VALUES);
+    HEADS_CASE(KVL_W_BF16, SPAN_VALUES);
 }
 
 /* The running maximum of a head becomes `max`. */
@@ -372,7 +360,7 @@ struct span_work {
     float *v; /* widened values [Q8_TILE][pad] */
 };
 
-/* Heads that are computed together from h0 on; of three, a fourth is idle. */
+/* Heads that lie together from h0 on: three as four. */
 static int32_t span_group(const struct kvl_attn_job *job, int32_t h0)
 {
     int32_t left = job->n_heads - h0;
@@ -464,6 +452,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
 {
     const struct kvl_layout *l = s->job->lane->layout;
     const int32_t group = 2 * VW / n_heads, n = (t->n + group - 1) / group * group;
+    const int32_t used = KVL_MIN(n_heads, s->job->n_heads - h0);
     const float *q = w->q + (size_t)h0 * w->pad;
     const struct side *next_k = h0 > 0 ? t->k : t->next_k, *next_v = h0 > 0 ? t->v : t->next_v;
     struct pass scores = { .row = t->k->at,
@@ -484,20 +473,20 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .scaled = w->scaled };
     if (span_blocks(w->k_type))
         q8_scores(w->sc, &scores, w->k_type, (const int16_t *)(const void *)q, w->q_scale + h0,
-                  n_heads);
+                  used);
     else if (kv_is_scaled(w->k_type))
-        scaled_scores(w->sc, &scores, w->k_type, q, n_heads);
+        scaled_scores(w->sc, &scores, w->k_type, q, used);
     else
-        span_scores(w->sc, &scores, w->k_type, q, n_heads);
+        span_scores(w->sc, &scores, w->k_type, q, used);
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
     span_logits(s, w->sc, h0, n_heads, t->i, t->n, n);
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
     if (s->acc && span_blocks(w->v_type))
-        q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
+        q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
     else if (s->acc && kv_is_scaled(w->v_type))
-        scaled_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
+        scaled_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
     else if (s->acc)
-        span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, n_heads);
+        span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
 }
 
 static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,

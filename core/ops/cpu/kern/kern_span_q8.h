@@ -69,7 +69,7 @@ static float q8_query(int16_t *to, const float *q, int32_t head_dim, int32_t at,
 
 /* One vector of sc: q . k of VW / n_heads slots, slot t and up, times `scale`. */
 VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
-                         const int16_t *q, vf scale, int32_t n_heads)
+                         const int16_t *q, vf scale, int32_t n_heads, int32_t used)
 {
     static const int32_t none[8] = { 0 };
     const int32_t n_tok = VW / n_heads;
@@ -84,7 +84,7 @@ VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wt
             vq k = q8_ints(block, type);
             vq_sum d = vq_half(block);
             UNROLL
-            for (int32_t h = 0; h < n_heads; h++)
+            for (int32_t h = 0; h < used; h++)
                 s[h * n_tok + j] =
                     vq_times(s[h * n_tok + j], d, vq_dot(vq_start(none), k, vq_load(q + h * 32)));
         }
@@ -94,26 +94,28 @@ VEC void q8_scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wt
 }
 
 VEC void q8_scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const int16_t *q,
-                         const float *scale, int32_t n_heads)
+                         const float *scale, int32_t n_heads, int32_t used)
 {
     float lane[VW];
     for (int32_t i = 0; i < VW; i++) lane[i] = scale[i / (VW / n_heads)] * p->scale;
     vf by = vf_load(lane);
     for (int32_t t = 0; t < p->n; t += VW / n_heads)
-        q8_scores_group(sc + t * n_heads, p, t, type, q, by, n_heads);
+        q8_scores_group(sc + t * n_heads, p, t, type, q, by, n_heads, used);
 }
 
-static void q8_scores(float *sc, const struct pass *p, enum kvl_wtype type, const int16_t *q,
+/* Three heads lie as four, of which nothing is computed of the last. */
+#define HEADS_CASE(of, call)                                                                       \
+    if (p_type == (of) && n_heads == 1) call(of, 1, 1);                                            \
+    if (p_type == (of) && n_heads == 2) call(of, 2, 2);                                            \
+    if (p_type == (of) && n_heads == 3) call(of, 4, 3);                                            \
+    if (p_type == (of) && n_heads == 4) call(of, 4, 4)
+
+static void q8_scores(float *sc, const struct pass *p, enum kvl_wtype p_type, const int16_t *q,
                       const float *scale, int32_t n_heads)
 {
-    switch (n_heads + (type == KVL_W_Q8_0 ? 0 : 10)) {
-    case 1: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 1); break;
-    case 2: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 2); break;
-    case 4: q8_scores_heads(sc, p, KVL_W_Q8_0, q, scale, 4); break;
-    case 11: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 1); break;
-    case 12: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 2); break;
-    default: q8_scores_heads(sc, p, KVL_W_Q4_0, q, scale, 4); break;
-    }
+#define Q8_SCORES(of, n, used) q8_scores_heads(sc, p, of, q, scale, n, used)
+    HEADS_CASE(KVL_W_Q8_0, Q8_SCORES);
+    HEADS_CASE(KVL_W_Q4_0, Q8_SCORES);
 }
 
 /* p->scaled: weights times the scales of values, a block after another in the order of the scores. */
@@ -132,7 +134,7 @@ VEC void q8_weights(const struct pass *p, enum kvl_wtype type, const float *weig
 
 /* acc += weight times value for n_vec vectors of channels from c of block b on, over all rows. */
 VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                         int32_t n_heads, int32_t b, int32_t c, int32_t n_vec)
+                         int32_t n_heads, int32_t used, int32_t b, int32_t c, int32_t n_vec)
 {
     const int32_t n_tok = VW / n_heads;
     const size_t at = p->off + (size_t)b * q8_block_bytes(type);
@@ -140,7 +142,7 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_
     vf s[16];
     acc += b * KVL_KV_BLOCK + c;
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + i % n_vec * VW);
     for (int32_t t = 0; t < p->n; t += n_tok) {
         UNROLL
@@ -150,7 +152,7 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_
             for (int32_t u = 0; u < n_vec; u++)
                 x[u] = q8_floats(p->row[t + j] + at, type, c + u * VW);
             UNROLL
-            for (int32_t h = 0; h < n_heads; h++) {
+            for (int32_t h = 0; h < used; h++) {
                 vf y = vf_set1(weight[t * n_heads + h * n_tok + j]);
                 UNROLL
                 for (int32_t u = 0; u < n_vec; u++)
@@ -159,34 +161,30 @@ VEC void q8_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_
         }
     }
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         vf_store(acc + (size_t)(i / n_vec) * pad + i % n_vec * VW, s[i]);
 }
 
 /* acc [head][pad] += weights times values. */
 VEC void q8_values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                         const float *weight, int32_t n_heads)
+                         const float *weight, int32_t n_heads, int32_t used)
 {
     const int32_t n_vec = KVL_MIN(KVL_KV_BLOCK / VW, KVL_MAX(1, 8 / n_heads));
     const int32_t n_part = KVL_KV_BLOCK / (n_vec * VW), n_chunks = q8_blocks(p) * n_part;
     q8_weights(p, type, weight, n_heads);
     for (int32_t i = 0; i < n_chunks; i++) {
         for (int32_t t = 0; t < p->n && (size_t)i * 64 < p->row_bytes; t++) q8_prefetch(p, t, i);
-        q8_values_chunk(acc, pad, p, type, n_heads, i / n_part, i % n_part * n_vec * VW, n_vec);
+        q8_values_chunk(acc, pad, p, type, n_heads, used, i / n_part, i % n_part * n_vec * VW,
+                        n_vec);
     }
 }
 
-static void q8_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
+static void q8_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype p_type,
                       const float *weight, int32_t n_heads)
 {
-    switch (n_heads + (type == KVL_W_Q8_0 ? 0 : 10)) {
-    case 1: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 1); break;
-    case 2: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 2); break;
-    case 4: q8_values_heads(acc, pad, p, KVL_W_Q8_0, weight, 4); break;
-    case 11: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 1); break;
-    case 12: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 2); break;
-    default: q8_values_heads(acc, pad, p, KVL_W_Q4_0, weight, 4); break;
-    }
+#define Q8_VALUES(of, n, used) q8_values_heads(acc, pad, p, of, weight, n, used)
+    HEADS_CASE(KVL_W_Q8_0, Q8_VALUES);
+    HEADS_CASE(KVL_W_Q4_0, Q8_VALUES);
 }
 
 #endif

@@ -23,7 +23,7 @@ VEC vf scaled_load(const struct pass *p, int32_t t, enum kvl_wtype type, int32_t
 
 /* One vector of sc: q . k of VW / n_heads slots, slot t and up. */
 VEC void scaled_scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
-                             const float *q, const float *d, int32_t n_heads)
+                             const float *q, const float *d, int32_t n_heads, int32_t used)
 {
     const int32_t n_tok = VW / n_heads;
     vf s[VW];
@@ -36,7 +36,7 @@ VEC void scaled_scores_group(float *sc, const struct pass *p, int32_t t, enum kv
         for (int32_t j = 0; j < n_tok; j++) {
             vf x = scaled_load(p, t + j, type, c);
             UNROLL
-            for (int32_t h = 0; h < n_heads; h++)
+            for (int32_t h = 0; h < used; h++)
                 s[h * n_tok + j] = vf_fma(x, vf_load(q + c * n_heads + h * VW), s[h * n_tok + j]);
         }
     }
@@ -45,22 +45,22 @@ VEC void scaled_scores_group(float *sc, const struct pass *p, int32_t t, enum kv
 }
 
 VEC void scaled_scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const float *q,
-                             int32_t n_heads)
+                             int32_t n_heads, int32_t used)
 {
     float d[Q8_TILE];
     scaled_scales(d, p, type);
     for (int32_t t = 0; t < p->n; t += VW / n_heads)
-        scaled_scores_group(sc + t * n_heads, p, t, type, q, d, n_heads);
+        scaled_scores_group(sc + t * n_heads, p, t, type, q, d, n_heads, used);
 }
 
 /* acc += weight times value for n_vec vectors of channels from c on, over all rows. */
 VEC void scaled_values_chunk(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                             int32_t n_heads, int32_t c, int32_t n_vec)
+                             int32_t n_heads, int32_t used, int32_t c, int32_t n_vec)
 {
     const int32_t n_tok = VW / n_heads;
     vf s[16];
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         s[i] = vf_load(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW);
     for (int32_t t = 0; t < p->n; t += n_tok) {
         UNROLL
@@ -69,7 +69,7 @@ VEC void scaled_values_chunk(float *acc, size_t pad, const struct pass *p, enum 
             UNROLL
             for (int32_t u = 0; u < n_vec; u++) x[u] = scaled_load(p, t + j, type, c + u * VW);
             UNROLL
-            for (int32_t h = 0; h < n_heads; h++) {
+            for (int32_t h = 0; h < used; h++) {
                 vf y = vf_set1(p->scaled[t * n_heads + h * n_tok + j]);
                 UNROLL
                 for (int32_t u = 0; u < n_vec; u++)
@@ -78,13 +78,13 @@ VEC void scaled_values_chunk(float *acc, size_t pad, const struct pass *p, enum 
         }
     }
     UNROLL
-    for (int32_t i = 0; i < n_heads * n_vec; i++)
+    for (int32_t i = 0; i < used * n_vec; i++)
         vf_store(acc + (size_t)(i / n_vec) * pad + c + i % n_vec * VW, s[i]);
 }
 
 /* acc [head][pad] += weights times values. */
 VEC void scaled_values_heads(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
-                             const float *weight, int32_t n_heads)
+                             const float *weight, int32_t n_heads, int32_t used)
 {
     const int32_t n_tok = VW / n_heads, n_vec = KVL_MAX(1, 8 / n_heads);
     float d[Q8_TILE];
@@ -95,31 +95,26 @@ VEC void scaled_values_heads(float *acc, size_t pad, const struct pass *p, enum 
         vf_store(p->scaled + t * n_heads,
                  vf_mul(vf_load(weight + t * n_heads), vf_spread(d + t, n_heads)));
     for (; c + n_vec * VW <= p->head_dim; c += n_vec * VW)
-        scaled_values_chunk(acc, pad, p, type, n_heads, c, n_vec);
-    for (; c < p->head_dim; c += VW) scaled_values_chunk(acc, pad, p, type, n_heads, c, 1);
+        scaled_values_chunk(acc, pad, p, type, n_heads, used, c, n_vec);
+    for (; c < p->head_dim; c += VW) scaled_values_chunk(acc, pad, p, type, n_heads, used, c, 1);
 }
-
-#define SCALED_CASE(type, call)                                                                    \
-    if (p_type == (type) && n_heads == 1) call(type, 1);                                           \
-    if (p_type == (type) && n_heads == 2) call(type, 2);                                           \
-    if (p_type == (type) && n_heads == 4) call(type, 4)
 
 static void scaled_scores(float *sc, const struct pass *p, enum kvl_wtype p_type, const float *q,
                           int32_t n_heads)
 {
-#define SCALED_SCORES(type, n) scaled_scores_heads(sc, p, type, q, n)
-    SCALED_CASE(KV_W_E4M3, SCALED_SCORES);
-    SCALED_CASE(KV_W_CODES4, SCALED_SCORES);
-    SCALED_CASE(KV_W_CODES3, SCALED_SCORES);
+#define SCALED_SCORES(of, n, used) scaled_scores_heads(sc, p, of, q, n, used)
+    HEADS_CASE(KV_W_E4M3, SCALED_SCORES);
+    HEADS_CASE(KV_W_CODES4, SCALED_SCORES);
+    HEADS_CASE(KV_W_CODES3, SCALED_SCORES);
 }
 
 static void scaled_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype p_type,
                           const float *weight, int32_t n_heads)
 {
-#define SCALED_VALUES(type, n) scaled_values_heads(acc, pad, p, type, weight, n)
-    SCALED_CASE(KV_W_E4M3, SCALED_VALUES);
-    SCALED_CASE(KV_W_CODES4, SCALED_VALUES);
-    SCALED_CASE(KV_W_CODES3, SCALED_VALUES);
+#define SCALED_VALUES(of, n, used) scaled_values_heads(acc, pad, p, of, weight, n, used)
+    HEADS_CASE(KV_W_E4M3, SCALED_VALUES);
+    HEADS_CASE(KV_W_CODES4, SCALED_VALUES);
+    HEADS_CASE(KV_W_CODES3, SCALED_VALUES);
 }
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef KVL_VEC_K8_H
 #define KVL_VEC_K8_H
 
-#include "vec_q16_x86.h"
+#include "vec_b8_x86.h"
 
 typedef struct {
     __m256i lo, hi;

@@ -5,7 +5,7 @@
 #ifndef KVL_VEC_K8_H
 #define KVL_VEC_K8_H
 
-#include "vec_q16_base.h"
+#include "vec_b8_base.h"
 
 typedef struct {
     uint8_t at[64];
