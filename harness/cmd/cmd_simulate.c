@@ -111,12 +111,13 @@ static const struct argp sim_argp = {
     .options = sim_options,
     .parser = sim_parse,
     .args_doc = "[SWEEP.yaml]",
-    .doc = "Predicts time, memory and bytes of a decoded token under every method, or of a whole "
-           "sweep.  The engine runs the methods here at a few thousand tokens; bytes are what it "
-           "counts, taken on along their growth to any length, times are those bytes at a device's "
-           "bandwidth and what was timed here at the ratio of float operations.  On `here` that is "
-           "measured within limits (results/cpu.md); of any other device, and beyond the measured "
-           "depths, it is a prediction.  One token at a time, no batch.",
+    .doc =
+        "Predicts time, memory and bytes of a decoded token under every method, or of a whole "
+        "sweep.  The engine runs the methods here at a few thousand tokens; bytes are what it "
+        "counts, taken on along their growth to any length, times are those bytes at a device's "
+        "bandwidth and what was timed here at the ratio of float operations.  On `here` and up to "
+        "the deepest of them that is measured; everything else is a prediction.  One token at a "
+        "time, no batch.",
 };
 
 /* ---- devices -------------------------------------------------------------------------------------- */

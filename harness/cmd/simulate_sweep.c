@@ -1,6 +1,7 @@
 /* A whole sweep on other devices: its plan, with what a token and a prefill take there. */
 #include "simulate.h"
 
+#include "sweep_models.h"
 #include "sweep_plan.h"
 #include "text_table.h"
 
