@@ -73,7 +73,12 @@ trade_run() {
 trade_tables() {
     awk '
     function key(label, budget) { return block SUBSEP label SUBSEP budget }
-    function cell(m, k) { return ((m, k) in y) ? sprintf(form[m], y[m, k], lo[m, k], hi[m, k]) : "-" }
+    function cell(m, k, text) { # one text gives no interval
+        if (!((m, k) in y)) return "-"
+        text = sprintf(form[m], y[m, k], lo[m, k], hi[m, k])
+        if (lo[m, k] == hi[m, k]) sub(/ .*/, "", text)
+        return text
+    }
     BEGIN {
         form["right answers, %"] = "%.0f (%.0f to %.0f)"
         form["KL to full attention in f16"] = "%.2g (%.2g to %.2g)"
