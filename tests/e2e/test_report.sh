@@ -72,9 +72,9 @@ expect "10 of 10" "7.3 65.4" "$("$program" export intervals.zst --format jsonl |
 
 expect "rows of cells" 301 "$("$program" export alone.zst | wc -l)"
 expect "rows of samples" 3000 "$("$program" export log.zst --kind sample --format tsv --out samples.tsv && tail -n +2 samples.tsv | wc -l)"
-expect "fields per row" 35 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
+expect "fields per row" 36 "$(awk -F'\t' '{ print NF }' samples.tsv | sort -u)"
 expect "predictions with line feeds, in TSV" '12, "x"\nno' \
-    "$(awk -F'\t' '$22 == "length" { print $21 }' samples.tsv | grep x | sort -u)"
+    "$(awk -F'\t' '$23 == "length" { print $22 }' samples.tsv | grep x | sort -u)"
 "$program" export log.zst --kind sample --format jsonl > samples.jsonl
 # README's line for pandas: a row per sample, its settings and scores as plain columns.
 expect "rows that are not plain" 0 "$(jq -c 'select([.model, .task, .protocol, .policy, .options, .budget] | all(type == "string") | not)' samples.jsonl | wc -l)"
