@@ -376,8 +376,8 @@ static int workers_frames(struct workers *w, int32_t i)
 
 /* ---- a worker that died ---------------------------------------------------------------------- */
 
-/* Nobody is blamed for a death that no policy or task is seen in, as when memory ran out, until it
- * comes again.  A task fails for all cells of the unit. */
+/* Nobody is blamed for a death that no policy or task is seen in, or that came from outside, as when memory
+ * ran out, until it comes again; then the policy that ran.  A task fails for all cells of the unit. */
 static int death_record(struct workers *w, struct unit *u, const struct kvl_death *d,
                         struct kvl_err *why, int32_t *n)
 {
@@ -389,8 +389,7 @@ static int death_record(struct workers *w, struct unit *u, const struct kvl_deat
         kvl_death_text(d, why);
     if (!seen) u->unseen++;
     if (!seen && u->unseen < 2) return KVL_OK;
-    return kvl_death_blame(w->r, u->what, seen && ++u->seen <= g->n ? d->policy : NULL, why, n,
-                           w->err);
+    return kvl_death_blame(w->r, u->what, ++u->seen <= g->n ? d->policy : NULL, why, n, w->err);
 }
 
 /* lost NULL: it did not say why. */
