@@ -314,6 +314,16 @@ static void split_merge(struct kvl_split *s, int32_t head_dim)
                                              .head_dim = head_dim };
 }
 
+/* The rows that an operator reads for a job: from its runs and the layout by which it finds them, whatever the type says. */
+void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job)
+{
+    const struct kvl_layout *l = job->lane->layout;
+    const size_t key = job->keys ? 0 : l->row_bytes[job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    int64_t n = job->runs ? 0 : job->n_slots;
+    for (int32_t i = 0; job->runs && i < job->n_runs; i++) n += job->runs[i].n;
+    s->count.kv_walked_bytes += n * (int64_t)(key + l->row_bytes[KVL_PART_V]);
+}
+
 /* The jobs of the host, and the merges. */
 static struct kvl_attn_job *host_jobs(struct kvl_engine *e, float *host, const float *device,
                                       int32_t *n)

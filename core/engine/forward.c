@@ -261,16 +261,6 @@ static void jobs_clear(struct kvl_engine *e)
     kvl_hosted_clear(e);
 }
 
-/* The rows that an operator reads for a job: from its runs and the layout by which it finds them, whatever the type says. */
-void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job)
-{
-    const struct kvl_layout *l = job->lane->layout;
-    const size_t key = job->keys ? 0 : l->row_bytes[job->pos ? KVL_PART_K_RAW : KVL_PART_K];
-    int64_t n = job->runs ? 0 : job->n_slots;
-    for (int32_t i = 0; job->runs && i < job->n_runs; i++) n += job->runs[i].n;
-    s->count.kv_walked_bytes += n * (int64_t)(key + l->row_bytes[KVL_PART_V]);
-}
-
 /* Runs the gathered jobs; lanes are looked up now, since appends may have moved block tables.  Under
  * the mask oracle the jobs have run already, and only merges are left. */
 static int flush_attention(const struct kvl_forward *f, int32_t layer)

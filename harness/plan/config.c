@@ -205,13 +205,6 @@ enum kvl_kv_type kvl_kv_reference(enum kvl_kv_type type)
     return config_whole(kvl_kv_keys(type)) && config_whole(kvl_kv_values(type)) ? type : KVL_KV_F16;
 }
 
-bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type)
-{
-    for (int32_t i = 0; i < types->n; i++)
-        if (types->v[i] == type) return true;
-    return false;
-}
-
 void kvl_sweep_free(struct kvl_sweep *s)
 {
     for (size_t i = 0; i < s->n_exclude; i++) {

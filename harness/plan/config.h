@@ -79,7 +79,12 @@ struct kvl_kv_types {
     enum kvl_kv_type v[KVL_KV_AXIS];
     int32_t n;
 };
-bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type);
+static inline bool kvl_kv_types_have(const struct kvl_kv_types *types, enum kvl_kv_type type)
+{
+    for (int32_t i = 0; i < types->n; i++)
+        if (types->v[i] == type) return true;
+    return false;
+}
 
 /* A rule without a key applies to every value of it; a cell is left out when all keys match. */
 struct kvl_exclude {
