@@ -123,7 +123,7 @@ tail -n 1 pieces | cut -d ' ' -f 3 | same "the whole bar is the step" '[.[]
 draw kv_length kv-f16.zst kv-f32.zst
 for kv in f16 f32; do
     for policy in full quest snapkv; do
-        rows kv_length $((${kv#f} / 16)) $policy "1 2 3 4" | same "kv_length of $policy, $kv" '
+        rows kv_length 1 "$policy, kv $kv" "1 2 3 4" | same "kv_length of $policy, $kv" '
             map(select(.kind == "speed" and .policy == "'$policy'" and .repeat == 0)) | sort_by(.length_tok)[]
             | ((.kv_physical_bytes + .meta_bytes) / 1048576) as $mib | [.length_tok, $mib, $mib, $mib]' kv-$kv.zst
     done
@@ -209,7 +209,7 @@ small() {
 }
 small mass_layer layers_alike layers_heatmap filter_hit token_drift -- --length 256 --contexts 1 --questions 1 --threads 1
 small kv_length step_breakdown speed_length -- --threads 1 "${timed[@]}"
-for kv in f16 f32; do grep -q "^array panel_title.*kv $kv" out/f/kv_length.gp || fail "kv_length of figures.sh has no $kv"; done
+for kv in f16 f32; do grep -q "^# panel 1, .*, kv $kv" out/f/kv_length.dat || fail "kv_length of figures.sh has no $kv"; done
 small accuracy_budget recall_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]' --set 'tasks=[kv_retrieval]' "${timed[@]}"
 small needle_heatmap -- "${few[@]}" --set 'depths=[0.5]'
 small passkey_budget -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
