@@ -218,6 +218,7 @@ small kl_budget top1_budget -- "${few[@]}" --set 'budgets=[64]' --set 'policies=
 small preselect_effect -- "${few[@]}" --set questions=1 --set 'budgets=[64]'
 small top10_budget -- "${few[@]}" --set questions=1 --set quality.questions=1 --set quality.steps=2 --set 'budgets=[64]'
 small methods -- "${few[@]}" --set questions=1 --set 'budgets=[64]' --set 'tasks=[needle]' --set protocols=question_in_prefill
+small evict_or_quantise -- "${few[@]}" --set questions=1 --set 'budgets=[25%]' --set 'policies=[full, quest]' --set 'kv_type=[f16, q8_0]'
 small two_stage_share -- "${few[@]}" --set questions=1 --set 'budgets=[25%]'
 equal "figures that figures.sh drew" "$(sort figures)" "$(ls out/f/*.png | sed 's/.*\///; s/\.png$//' | sort)"
 # Again: it goes on where it was.
