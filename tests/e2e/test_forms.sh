@@ -99,7 +99,7 @@ for jobs in 1 2; do
     "$program" status g.zst >status 2>err || true
     grep -q '0 of 2 done, 2 not finished' status || fail "--jobs $jobs: status: $(cat status)"
     "$program" export g.zst --format jsonl --out export.jsonl
-    equal "--jobs $jobs: n_planned of an export" '80' "$(jq -r .n_planned export.jsonl | sort -u)"
+    equal "--jobs $jobs: n_planned of an export" '80' "$(jq -r '.n_planned + 0' export.jsonl | sort -u)"
 done
 sweep 2
 wait

@@ -16,7 +16,7 @@ records() {
 # Cells of a log with the type of their run: type, policy, KL.
 by_type() {
     zstd -dcq "$work/$1.zst" | jq -sc '(map(select(.kind == "run")) | map({(.run): .store.kv_type}) | add) as $t |
-        .[] | select(.kind == "perplexity") | [$t[.run], .policy, .kl_nats.mean]' | sort
+        .[] | select(.kind == "perplexity") | [$t[.run], .policy, (.kl_nats.mean | if . == null then . else . + 0 end)]' | sort
 }
 
 several '[f16, q4_0, {k: q8_0, v: q4_0}]' 'quality: {steps: 2}' >"$work/all.yaml"

@@ -25,7 +25,7 @@ END
 
 simulate() { "$program" simulate --threads 1 --rounds 1 "$@" >out 2>err || fail "simulate $*: $(tail -n 1 err)"; }
 # value METHOD KEY [LENGTH]: of a row
-value() { jq -r --arg p "$1" --arg k "$2" --arg n "${3:-1048576}" 'select(.policy == $p and (.length_tok | tostring) == $n) | .[$k]' rows.jsonl; }
+value() { jq -r --arg p "$1" --arg k "$2" --arg n "${3:-1048576}" 'select(.policy == $p and (.length_tok | tostring) == $n) | .[$k] | if type == "number" then . + 0 else . end' rows.jsonl; }
 # near WHAT WANT GOT [PERCENT]
 near() { awk -v w="$2" -v g="$3" -v p="${4:-1}" 'BEGIN { exit !(g >= w - p / 100 * w && g <= w + p / 100 * w) }' || fail "$1: want $2 within ${4:-1} %, got $3"; }
 
