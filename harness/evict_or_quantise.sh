@@ -57,18 +57,6 @@ trade_sweep() {
         --snapshots "$held/snapshots" --snapshots-limit 8G "${how[@]}" "${options[@]}"
 }
 
-trade_run() {
-    local row name fields
-    mkdir -p "$out" "$held/snapshots"
-    [ -e "$held/prose.txt" ] || cp "$(harness/prose.sh --path austen)" "$held/prose.txt"
-    [ ${#names[@]} -gt 0 ] || mapfile -t names < <(grep . <<<"$parts" | cut -d '|' -f 1)
-    for name in "${names[@]}"; do
-        row=$(grep "^$name|" <<<"$parts") || { kvl_say "$name: no such part"; exit 2; }
-        IFS='|' read -r -a fields <<<"$row"
-        trade_sweep "${fields[@]}"
-    done
-}
-
 # The figure's table as Markdown: of every panel of bytes held, the points that are within a fifth of 2, 4 and 8 times.
 trade_tables() {
     awk '
@@ -153,5 +141,5 @@ trade_make() {
     kvl_say "results/evict_or_quantise.md"
 }
 
-[ -z "$run$plan" ] || trade_run
+[ -z "$run$plan" ] || kvl_run_parts trade_sweep
 [ -n "$plan" ] || trade_make

@@ -89,18 +89,6 @@ results_sweep() {
         --snapshots "$held/snapshots" "${how[@]}" "${options[@]}"
 }
 
-results_run() {
-    local row name fields
-    mkdir -p "$out" "$held/snapshots"
-    [ -e "$held/prose.txt" ] || cp "$(harness/prose.sh --path austen)" "$held/prose.txt"
-    [ ${#names[@]} -gt 0 ] || mapfile -t names < <(grep . <<<"$parts" | cut -d '|' -f 1)
-    for name in "${names[@]}"; do
-        row=$(grep "^$name|" <<<"$parts") || { kvl_say "$name: no such part, see --list"; exit 2; }
-        IFS='|' read -r -a fields <<<"$row"
-        results_sweep "${fields[@]}"
-    done
-}
-
 # What a log has: its table and its picture.
 results_part() {
     local name=$1 log=$out/$1.jsonl.zst status figure
@@ -140,5 +128,5 @@ results_make() {
     kvl_say "results/real.md, results/real.html"
 }
 
-[ -z "$run$plan" ] || results_run
+[ -z "$run$plan" ] || kvl_run_parts results_sweep
 [ -n "$plan" ] || results_make

@@ -124,3 +124,18 @@ kvl_find_kvlab() {
         exit 2
     fi
 }
+
+# kvl_run_parts SWEEP: runs SWEEP with the fields of each row of $parts ("name|field|..."), of those in names alone where
+# there are any.  Logs go to $out; texts and snapshots lie in $held.
+kvl_run_parts() {
+    local sweep=$1 row name fields
+    mkdir -p "$out" "$held/snapshots"
+    [ -e "$held/prose.txt" ] || cp "$(harness/prose.sh --path austen)" "$held/prose.txt"
+    [ ${#names[@]} -gt 0 ] || mapfile -t names < <(grep . <<<"$parts" | cut -d '|' -f 1)
+    for name in "${names[@]}"; do
+        row=$(grep "^$name|" <<<"$parts") ||
+            { kvl_say "$name: no such part, want one of $(grep . <<<"$parts" | cut -d '|' -f 1 | xargs)"; exit 2; }
+        IFS='|' read -r -a fields <<<"$row"
+        "$sweep" "${fields[@]}"
+    done
+}

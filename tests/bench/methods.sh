@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # methods.sh - what every method reaches of the speed that its bytes allow, into results/cpu.md: SmolLM2 at 8K tokens of text
-# and the model that ships at 16K, one thread.  Wants a machine on which nothing else runs, for some ten minutes.
+# and the model that ships at 16K, one thread.  Wants a machine on which nothing else runs, for some twenty minutes.
 #
 #   tests/bench/methods.sh [KVLAB] [OUT.md]     default: build/kvlab, results/cpu.md
 #
 # The section "Methods against their bytes" of OUT.md is replaced, and made where it is not there.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+. "$root/tests/bench/page_section.sh"
 kvlab=${1:-$root/build/kvlab}
 out=${2:-$root/results/cpu.md}
 tmp=$(mktemp -d)
@@ -27,10 +28,4 @@ measure "$root/datasets/model/kvlab-small.gguf" 16384
     echo
     sed '1,/^### /{/^### /!d}' "$tmp/16384.md"
 } >"$tmp/section"
-awk -v section="$tmp/section" '
-    function put() { while ((getline line < section) > 0) print line; print "" }
-    /^## Methods against their bytes/ { put(); done = skip = 1; next }
-    /^## / { skip = 0 }
-    !skip { print }
-    END { if (!done) { print ""; put() } }' "$out" >"$tmp/out"
-cp "$tmp/out" "$out"
+put_section "$out" "Methods against their bytes" "$tmp/section"

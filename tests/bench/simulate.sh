@@ -8,6 +8,7 @@
 # CPU.md is replaced, and made where it is not there.  Exit code 1: some are more than 20 % off.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+. "$root/tests/bench/page_section.sh"
 kvlab=${1:-$root/build/kvlab}
 page=${2:-$root/results/cpu.md}
 tmp=$(mktemp -d)
@@ -46,14 +47,7 @@ far() { awk '$5 > 20 || $5 < -20' "$tmp/rows"; }
     echo "| tokens | method | speed, predicted | measured | off, % |"
     echo "|---|---|---|---|---|"
     awk '{ printf "| %s | %s | %s | %s | %s%s |\n", $1, $2, $3, $4, $5, ($5 > 20 || $5 < -20) ? " (far)" : "" }' "$tmp/rows"
-    echo
 } >"$tmp/section"
-awk -v section="$tmp/section" '
-    function put() { while ((getline line < section) > 0) print line; done = 1 }
-    /^## Methods, simulated/ { put(); skip = 1; next }
-    /^## / { skip = 0 }
-    !skip { print }
-    END { if (!done) { print ""; put() } }' "$page" >"$tmp/page"
-cat "$tmp/page" >"$page"
+put_section "$page" "Methods, simulated" "$tmp/section"
 far
 [ -z "$(far)" ]

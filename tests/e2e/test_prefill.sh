@@ -65,23 +65,20 @@ done
 equal "answers in other chunks" "$(cat some.answers)" "$(cat cut.answers)"
 equal "answers layer by layer" '[12,[]]' "$(jq -c 'map(select(.[3] != null)) | [length, . - $some[0]]' --slurpfile some some.answers layers.answers)"
 
-# By OpenBLAS: cells of their own beside those in float, named in the log and in the table.
-for type in f32 blas f32; do
-    run_sweep some.yaml --set policies=[full] --set budgets=[96] --prefill-type $type --log types.zst 2>err || fail "sweep of $type"
-done
-holds "prefill types are named" types 'map(select(.kind == "run") | .store.prefill_type) == ["f32", "blas"]'
-holds "a cell of each type" types 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
-"$program" report types.zst >said || fail "report of types"
-grep -q "kvlab-tiny, prefill blas" said || fail "the table does not say prefill blas: $(cat said)"
-
-# Activations of decoding in 8 bits: likewise.
-for act in q16 q8 q16; do
-    run_sweep some.yaml --set policies=[full] --set budgets=[96] --decode-act $act --log acts.zst 2>err || fail "sweep of $act"
-done
-holds "activations are named" acts 'map(select(.kind == "run") | .store.decode_act) == ["q16", "q8"]'
-holds "a cell of each kind of activations" acts 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
-"$program" report acts.zst >said || fail "report of acts"
-grep -q "kvlab-tiny, decode q8" said || fail "the table does not say decode q8: $(cat said)"
+# kinds LOG FLAG FIELD SAID A B: a sweep with A, B and A again has cells of each, which the log and the table name.
+kinds() {
+    local kind
+    for kind in "$5" "$6" "$5"; do
+        run_sweep some.yaml --set policies=[full] --set budgets=[96] "$2" "$kind" --log "$1.zst" 2>err || fail "sweep of $kind"
+    done
+    holds "$3 is named" "$1" "map(select(.kind == \"run\") | .store.$3) == [\"$5\", \"$6\"]"
+    holds "a cell of each $3" "$1" 'map(select(.kind == "cell")) | length == 2 and (map(.cell) | unique | length) == 2'
+    "$program" report "$1.zst" >said || fail "report of $1"
+    grep -q "kvlab-tiny, $4" said || fail "the table does not say $4: $(cat said)"
+}
+# Prefills by OpenBLAS, and decoding with activations in 8 bits.
+kinds types --prefill-type prefill_type "prefill blas" f32 blas
+kinds acts --decode-act decode_act "decode q8" q16 q8
 
 refused "shared" "want prefill=own" "$program" run --model "$model" --task passkey --length 200 --policy minference:budget=96,prefill=shared --quiet
 refused "a chunk" "multiple of 64" "$program" generate --model "$model" --policy minference:budget=96,chunk=100 --prompt "$(seq 400)"
