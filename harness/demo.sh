@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # demo.sh - the main job on the model that ships: methods of each kind over the tasks at several lengths and
-# budgets, then the table and the figures.  Two to four minutes on two cores; run it again and it
+# budgets, then the table and the figures.  Three to nine minutes on two cores; run it again and it
 # goes on where it was, or draws what is there.
 #
 #   harness/demo.sh            results and figures in out/demo/
