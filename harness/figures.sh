@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # figures.sh - the figures of plots/ from logs made here: for each one the sweep in harness/sweeps/
 # that names it, then the picture.  All of them take twelve minutes to half an hour on two cores,
-# those of the demo two to four more; run it again and it goes on where it was, or draws what is there.
+# those of the demo three to nine more; run it again and it goes on where it was, or draws what is there.
 #
 #   harness/figures.sh                         all figures; logs and pictures in out/figures/
 #   harness/figures.sh NAME...                 these figures
