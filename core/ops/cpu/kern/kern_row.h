@@ -17,50 +17,41 @@ static void rmsnorm_row(float *y, const float *x, const float *w, int32_t dim, f
     for (c = 0; c < dim; c++) y[c] = x[c] * s * w[c];
 }
 
-/* Pairs of neighbours, or of the halves a and b; nothing overlaps, so that these loops become vectors. */
-VEC void rotate_pairs(float *restrict y, const float *restrict x, const float *restrict cosine,
-                      const float *restrict sine, int32_t n)
+/* VW / 2 pairs of neighbours; y may be x. */
+VEC void rotate_pairs(float *y, const float *x, const float *cosine, const float *sine)
 {
-    for (int32_t i = 0; i < n; i++) {
-        float a = x[2 * i], b = x[2 * i + 1];
-        y[2 * i] = a * cosine[i] - b * sine[i];
-        y[2 * i + 1] = a * sine[i] + b * cosine[i];
-    }
+    vf v = vf_load(x);
+    vf_store(y, vf_less_more(vf_mul(v, vf_pairs(cosine)), vf_mul(vf_swap(v), vf_pairs(sine))));
 }
 
-VEC void rotate_halves(float *restrict y, float *restrict y_b, const float *restrict x,
-                       const float *restrict x_b, const float *restrict cosine,
-                       const float *restrict sine, int32_t n)
+/* VW pairs whose members lie `half` apart; y may be x. */
+VEC void rotate_halves(float *y, const float *x, const float *cosine, const float *sine,
+                       size_t half)
 {
-    for (int32_t i = 0; i < n; i++) {
-        float a = x[i], b = x_b[i];
-        y[i] = a * cosine[i] - b * sine[i];
-        y_b[i] = a * sine[i] + b * cosine[i];
-    }
+    vf a = vf_load(x), b = vf_load(x + half), c = vf_load(cosine), s = vf_load(sine);
+    vf_store(y, vf_sub(vf_mul(a, c), vf_mul(b, s)));
+    vf_store(y + half, vf_add(vf_mul(a, s), vf_mul(b, c)));
 }
 
-enum { ROTATE_STEP = 32 };
-
-/* y may be x: what is turned is copied first, some pairs at a time. */
+/* y may be x: what is turned is read before it is written. */
 static void rotate(float *y, const float *x, const float *cs, int32_t head_dim,
                    const struct kvl_rope *rope)
 {
-    float in[2 * ROTATE_STEP];
+    const bool norm = rope->style == KVL_ROPE_NORM;
     const int32_t half = rope->n_rot / 2;
-    for (int32_t i = 0; i < half; i += ROTATE_STEP) {
-        const float *cosine = cs + i, *sine = cs + half + i;
-        const int32_t n = KVL_MIN(ROTATE_STEP, half - i);
-        const size_t bytes = (size_t)n * sizeof *in;
-        if (rope->style == KVL_ROPE_NORM) {
-            memcpy(in, x + 2 * i, 2 * bytes);
-            rotate_pairs(y + 2 * i, in, cosine, sine, n);
-        } else {
-            memcpy(in, x + i, bytes);
-            memcpy(in + ROTATE_STEP, x + i + half, bytes);
-            rotate_halves(y + i, y + i + half, in, in + ROTATE_STEP, cosine, sine, n);
-        }
+    const float *sine = cs + half;
+    int32_t i = 0;
+    for (; norm && i + VW / 2 <= half; i += VW / 2)
+        rotate_pairs(y + 2 * i, x + 2 * i, cs + i, sine + i);
+    for (; !norm && i + VW <= half; i += VW)
+        rotate_halves(y + i, x + i, cs + i, sine + i, (size_t)half);
+    for (; i < half; i++) {
+        const int32_t at = norm ? 2 * i : i, other = at + (norm ? 1 : half);
+        float a = x[at], b = x[other];
+        y[at] = a * cs[i] - b * sine[i];
+        y[other] = a * sine[i] + b * cs[i];
     }
-    for (int32_t i = rope->n_rot; y != x && i < head_dim; i++) y[i] = x[i];
+    for (i = rope->n_rot; y != x && i < head_dim; i++) y[i] = x[i];
 }
 
 /* g / (1 + exp(-a)) */

@@ -39,9 +39,13 @@ VEC vf vf_load_n(const float *p, int32_t n)
 {
     return _mm256_maskload_ps(p, vf_first(n));
 }
+/* Half of it without a mask, which takes many times as long on some processors. */
 VEC void vf_store_n(float *p, vf v, int32_t n)
 {
-    _mm256_maskstore_ps(p, vf_first(n), v);
+    if (__builtin_constant_p(n) && n == VW / 2)
+        _mm_storeu_ps(p, _mm256_castps256_ps128(v));
+    else
+        _mm256_maskstore_ps(p, vf_first(n), v);
 }
 VEC vf vf_add(vf a, vf b)
 {
@@ -74,6 +78,19 @@ VEC vf vf_min(vf a, vf b)
 VEC vf vf_if_more(vf a, vf b, vf x, vf y)
 {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_GT_OQ));
+}
+VEC vf vf_pairs(const float *p)
+{
+    const __m256i twice = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), twice);
+}
+VEC vf vf_swap(vf v)
+{
+    return _mm256_permute_ps(v, 0xb1);
+}
+VEC vf vf_less_more(vf a, vf b)
+{
+    return _mm256_addsub_ps(a, b);
 }
 VEC float vf_hsum(vf v)
 {

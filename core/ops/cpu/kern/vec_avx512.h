@@ -75,6 +75,19 @@ VEC vf vf_if_more(vf a, vf b, vf x, vf y)
 {
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), x);
 }
+VEC vf vf_pairs(const float *p)
+{
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
+}
+VEC vf vf_swap(vf v)
+{
+    return _mm512_permute_ps(v, 0xb1);
+}
+VEC vf vf_less_more(vf a, vf b)
+{
+    return _mm512_mask_sub_ps(_mm512_add_ps(a, b), 0x5555, a, b);
+}
 VEC float vf_hsum(vf v)
 {
     return _mm512_reduce_add_ps(v);

@@ -95,6 +95,21 @@ VEC vf vf_if_more(vf a, vf b, vf x, vf y)
 {
     return vec_select(a > b, x, y);
 }
+/* VW / 2 numbers, each twice. */
+VEC vf vf_pairs(const float *p)
+{
+    return (vf){ p[0], p[0], p[1], p[1] };
+}
+/* Neighbours have changed places. */
+VEC vf vf_swap(vf v)
+{
+    return (vf){ v[1], v[0], v[3], v[2] };
+}
+/* a - b in even lanes, a + b in odd ones. */
+VEC vf vf_less_more(vf a, vf b)
+{
+    return (vf){ a[0] - b[0], a[1] + b[1], a[2] - b[2], a[3] + b[3] };
+}
 VEC float vf_hsum(vf v)
 {
     return (v[0] + v[2]) + (v[1] + v[3]);
