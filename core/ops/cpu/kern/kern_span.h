@@ -316,24 +316,35 @@ static void span_softmax(const struct kvl_span *s, float *sc, int32_t n, int32_t
     }
 }
 
+/* The logits of a head lie n_heads vectors apart: piece by piece to where the job wants them. */
+VEC void logits_keep(const struct kvl_span *s, const float *sc, int32_t h0, int32_t n_heads,
+                     int32_t i0, int32_t n)
+{
+    const struct kvl_attn_job *job = s->job;
+    const int32_t n_tok = VW / n_heads, n_out = KVL_MIN(n_heads, job->n_heads - h0);
+    for (int32_t h = 0; h < n_out; h++) {
+        float *to = job->probs + (size_t)(h0 + h) * (size_t)job->n_slots + i0;
+        const float *from = sc + h * n_tok;
+        int32_t t = 0;
+        for (; t + n_tok <= n; t += n_tok)
+            memcpy(to + t, from + t * n_heads, (size_t)n_tok * sizeof *to);
+        for (int32_t i = 0; t + i < n; i++) to[t + i] = from[t * n_heads + i];
+    }
+}
+
 /* Logits of n slots as the job wants them: list weights added, kept for probs, -inf up to n_all. */
 VEC void logits_heads(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i0,
                       int32_t n, int32_t n_all)
 {
     const struct kvl_attn_job *job = s->job;
-    const int32_t n_tok = VW / n_heads, n_out = KVL_MIN(n_heads, job->n_heads - h0);
-    if (!job->log_weight && !job->probs && n == n_all) return;
-    for (int32_t t = 0; t < n_all; t += n_tok) {
-        float *g = sc + t * n_heads;
-        const int32_t len = KVL_MAX(0, KVL_MIN(n_tok, n - t));
-        for (int32_t i = 0; job->log_weight && i < len * n_heads; i++)
-            g[i % n_heads * n_tok + i / n_heads] += job->log_weight[i0 + t + i / n_heads];
-        float *to = job->probs ? job->probs + (size_t)h0 * (size_t)job->n_slots + i0 + t : NULL;
-        for (int32_t h = 0; to && h < n_out; h++, to += job->n_slots)
-            memcpy(to, g + h * n_tok, (size_t)(len == n_tok ? n_tok : len) * sizeof *to);
-        for (int32_t i = 0; len < n_tok && i < VW; i++)
-            if (i % n_tok >= len) g[i] = -INFINITY;
-    }
+    const int32_t n_tok = VW / n_heads;
+    const float *more = job->log_weight ? job->log_weight + i0 : NULL;
+    for (int32_t t = 0; more && t < n; t++)
+        for (int32_t h = 0; h < n_heads; h++) sc[t / n_tok * VW + h * n_tok + t % n_tok] += more[t];
+    if (job->probs) logits_keep(s, sc, h0, n_heads, i0, n);
+    for (int32_t t = n; t < n_all; t++)
+        for (int32_t h = 0; h < n_heads; h++)
+            sc[t / n_tok * VW + h * n_tok + t % n_tok] = -INFINITY;
 }
 
 static void span_logits(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i,
