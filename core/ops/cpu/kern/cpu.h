@@ -189,6 +189,8 @@ struct kvl_boxes_item {
     int32_t n_q, n_channels, n;
 };
 
+enum { KVL_KEY4_MAX_DIM = 512 };
+
 struct kvl_kern {
     const char *name;
     int32_t mr, nr; /* register tile of products */
@@ -240,6 +242,10 @@ struct kvl_kern {
     int32_t box_tile;
     void (*box_scores)(const struct kvl_boxes_item *it);
     float (*sum_exp)(const float *x, int32_t n, float *max); /* of exp(x - *max), n > 0 */
+    /* Logits first .. last - 1 of keys in 4 bits; q [n_heads][KVL_KEY4_MAX_DIM]: even channels of a query, then odd
+     * ones; q_sum [n_heads]: sums of its channels. */
+    void (*key4_rows)(const struct kvl_key4_logits_args *a, const float *q, const float *q_sum,
+                      int32_t first, int32_t last);
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
     /* The first of the largest y[i] = dot[i] * scale[i] + bias[i], i < n, n > 0; *most = that y. */

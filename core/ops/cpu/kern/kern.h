@@ -8,6 +8,7 @@
 #include "kern_gemm.h"
 #include "kern_gemmq.h"
 #include "kern_gemv.h"
+#include "kern_key4.h"
 #include "kern_kv.h"
 #include "kern_math.h"
 #include "kern_nearest.h"
@@ -70,6 +71,7 @@ const struct kvl_kern KERN_TABLE = {
     .box_scores = box_scores,
     .box_tile = BOX_TILE,
     .sum_exp = sum_exp,
+    .key4_rows = key4_rows,
     .topk_row = topk_row,
     .nearest = nearest,
     .max_into = max_into,
