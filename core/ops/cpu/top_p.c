@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* Weights are not negative: as integers they have the same order, and the
- * smallest one that is needed is found eleven, ten and ten bits at a time by
- * the sums of what has the same ones.  Three passes over a row, whatever p is.
- */
+/* Weights are not negative: as integers they have the same order, and the smallest one that is needed is found eleven, ten
+ * and ten bits at a time by the sums of what has the same ones.  A row is passed twice: for the first sums, and to mark
+ * what is larger than the bin where these reach p, whose own few weights the other levels look at.  Nothing branches on a
+ * weight, which no processor guesses. */
 enum { LEVELS = 3, BINS = 1 << 11 };
 
 static const int bits_below[LEVELS] = { 20, 10, 0 };
@@ -20,48 +20,74 @@ static uint32_t key_of(float x)
     return bits & 0x7fffffffu; /* minus zero */
 }
 
-/* The key that the least of the chosen ones has; *above: the sum of all that
- * are larger. */
-static uint32_t least_key(const float *x, int32_t n, double need, double *bin, double *above)
+/* The bin in which the sum from the top reaches `need`; *above: the sum of those over it. */
+static uint32_t least_bin(const double *bin, uint32_t n_bins, double need, double *above)
 {
-    uint32_t prefix = 0;
-    for (int level = 0; level < LEVELS; level++) {
-        int below = bits_below[level], high = level ? bits_below[level - 1] : 31;
-        uint32_t n_bins = bins_of[level], at = 0;
-        memset(bin, 0, n_bins * sizeof *bin);
-        for (int32_t i = 0; i < n; i++) {
-            uint32_t key = key_of(x[i]);
-            if (key >> high == prefix) bin[key >> below & (n_bins - 1)] += (double)x[i];
-        }
-        double before = *above, sum = *above; /* the bin at hand left out, and with it */
-        for (uint32_t b = n_bins; b-- > 0 && sum < need;) {
-            if (!(bin[b] > 0)) continue;
-            at = b;
-            before = sum;
-            sum += bin[b];
-        }
-        *above = before;
-        prefix = prefix << (level ? 10 : 11) | at;
+    uint32_t at = 0;
+    double before = *above, sum = *above; /* the bin at hand left out, and with it */
+    for (uint32_t b = n_bins; b-- > 0 && sum < need;) {
+        if (!(bin[b] > 0)) continue;
+        at = b;
+        before = sum;
+        sum += bin[b];
     }
-    return prefix;
+    *above = before;
+    return at;
 }
 
-static bool top_p_row(const struct kvl_top_p_args *a, const float *x, uint8_t *mark, double *bin)
+/* Marks what is over a bin of the first level; same: the indices of what is in it. */
+static int32_t mark_over(const float *x, int32_t n, uint32_t at, uint8_t *mark, int32_t *same)
+{
+    int32_t m = 0;
+    for (int32_t i = 0; i < n; i++) {
+        uint32_t bin = key_of(x[i]) >> bits_below[0];
+        mark[i] |= bin > at;
+        same[m] = i;
+        m += bin == at;
+    }
+    return m;
+}
+
+/* Of m weights of a bin, those that are needed still. */
+static void mark_same(const float *x, const int32_t *same, int32_t m, uint32_t prefix, double need,
+                      double above, uint8_t *mark, double *bin)
+{
+    for (int level = 1; level < LEVELS; level++) {
+        uint32_t n_bins = bins_of[level];
+        memset(bin, 0, n_bins * sizeof *bin);
+        for (int32_t i = 0; i < m; i++) {
+            uint32_t key = key_of(x[same[i]]);
+            if (key >> bits_below[level - 1] == prefix)
+                bin[key >> bits_below[level] & (n_bins - 1)] += (double)x[same[i]];
+        }
+        prefix = prefix << 10 | least_bin(bin, n_bins, need, &above);
+    }
+    for (int32_t i = 0; i < m; i++) {
+        uint32_t key = key_of(x[same[i]]);
+        bool equal = key == prefix && above < need;
+        mark[same[i]] |= key > prefix || equal;
+        if (equal) above += (double)x[same[i]];
+    }
+}
+
+/* same: room for n + 1. */
+static bool top_p_row(const struct kvl_top_p_args *a, const float *x, uint8_t *mark, double *bin,
+                      int32_t *same)
 {
     double all = 0, above = 0;
     int32_t n = a->n - (a->last ? 1 : 0);
-    for (int32_t i = 0; i < a->n; i++) all += (double)x[i];
+    memset(bin, 0, bins_of[0] * sizeof *bin);
+    for (int32_t i = 0; i < n; i++) {
+        all += (double)x[i];
+        bin[key_of(x[i]) >> bits_below[0]] += (double)x[i];
+    }
+    if (a->last) all += (double)x[n];
     if (isnan(all)) return false;
     double need = (double)a->p * all - (a->last ? (double)x[n] : 0);
     if (need <= 0) return true;
-    uint32_t least = least_key(x, n, need, bin, &above);
-    for (int32_t i = 0; i < n; i++) {
-        uint32_t key = key_of(x[i]);
-        if (key > least) mark[i] = 1;
-        if (key != least || above >= need) continue;
-        mark[i] = 1;
-        above += (double)x[i];
-    }
+    uint32_t at = least_bin(bin, bins_of[0], need, &above);
+    int32_t m = mark_over(x, n, at, mark, same);
+    mark_same(x, same, m, at, need, above, mark, bin);
     return true;
 }
 
@@ -71,14 +97,16 @@ static bool top_p_cut(const struct kvl_top_p_args *a, int32_t n, int32_t k, uint
 {
     int32_t m = 0, *place = index + n, *keys = place + n;
     for (int32_t i = 0; i < n; i++) {
-        double s = 0;
-        if (!mark[i]) continue;
-        for (int32_t r = 0; r < a->n_rows; r++)
-            s += (double)a->weight[(size_t)r * a->stride + (size_t)i];
-        sum[m] = (float)s;
-        place[m++] = i;
+        place[m] = i;
+        m += mark[i];
     }
     if (m <= k) return true;
+    for (int32_t i = 0; i < m; i++) {
+        double s = 0;
+        for (int32_t r = 0; r < a->n_rows; r++)
+            s += (double)a->weight[(size_t)r * a->stride + (size_t)place[i]];
+        sum[i] = (float)s;
+    }
     if (!kvl_kern()->topk_row(index, sum, m, k, keys)) return false;
     memset(mark, 0, (size_t)n);
     for (int32_t i = 0; i < k; i++) mark[place[index[i]]] = 1;
@@ -97,7 +125,7 @@ int kvl_cpu_top_p(const struct kvl_top_p_args *a)
     uint8_t *mark = (uint8_t *)(index + 3 * room);
     memset(mark, 0, room);
     for (int32_t r = 0; r < a->n_rows; r++)
-        if (!top_p_row(a, a->weight + (size_t)r * a->stride, mark, bin)) return KVL_ENUMERIC;
+        if (!top_p_row(a, a->weight + (size_t)r * a->stride, mark, bin, index)) return KVL_ENUMERIC;
     if (!top_p_cut(a, n, a->k - last, mark, sum, index)) return KVL_ENUMERIC;
     for (int32_t i = 0; i < n; i++)
         if (mark[i]) a->index[m++] = i;
