@@ -152,25 +152,25 @@ static int32_t magicpig_thin(const struct kvl_pctx *ctx, const struct kvl_step *
     return left;
 }
 
-/* S of query head h: of what it found, what is among the lane's n positions, each token with -ln of its weight w,
- * times the share `thin` of what was found that is left.  cosine [n]: of q and k'. */
-static int magicpig_list(const struct kvl_lsh_hits *hits, int32_t h, int32_t n,
+/* S of query head h: of what it found, what is left among the lane's positions (place: which of these it is, -1: none of
+ * them), each token with -ln of its weight w, times the share `thin` of what was found that is left.  cosine: of q and
+ * k', by the lane's positions. */
+static int magicpig_list(const struct kvl_lsh_hits *hits, int32_t h, const int32_t *place,
                          const double *cosine, double thin, struct kvl_sel *sel)
 {
-    const int32_t *of = hits->pos + (size_t)(h / hits->ctx->shape->group) * (size_t)hits->n;
     const struct kvl_pctx *ctx = hits->ctx;
     const struct magicpig_opts *o = ctx->opts;
     struct magicpig_state *state = ctx->state;
     const int32_t *found = hits->found + (size_t)h * (size_t)hits->n;
-    int32_t n_list = 0, at = 0, *pos;
+    int32_t n_list = 0, *pos;
     float *weight;
     KVL_TRY(kvl_scratch_get(ctx, (size_t)hits->n_found[h], &pos));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)hits->n_found[h], &weight));
     for (int32_t i = 0; i < hits->n_found[h]; i++) {
-        while (at < n && of[at] < o->sink + found[i]) at++;
-        if (at == n || of[at] > o->sink + found[i]) continue;
+        int32_t at = place[found[i]];
+        if (at < 0) continue;
         double w = magicpig_weight(cosine[at], o->K, hits->n_tables);
-        pos[n_list] = of[at];
+        pos[n_list] = o->sink + found[i];
         weight[n_list++] = (float)-log((w + o->eps) * thin);
     }
     state->n_lists++;
@@ -202,15 +202,32 @@ static int magicpig_found(const struct kvl_lsh_hits *hits, const struct kvl_step
     return KVL_OK;
 }
 
+/* Of what the query heads of a kv head found: which of the lane's n positions it is. */
+static int magicpig_places(const struct kvl_lsh_hits *hits, int32_t kv_head, int32_t n,
+                           int32_t **place)
+{
+    const struct magicpig_opts *o = hits->ctx->opts;
+    const int32_t *pos = hits->pos + (size_t)kv_head * (size_t)hits->n;
+    int32_t group = hits->ctx->shape->group;
+    KVL_TRY(kvl_scratch_get(hits->ctx, (size_t)hits->n, place));
+    for (int32_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
+        const int32_t *found = hits->found + (size_t)h * (size_t)hits->n;
+        for (int32_t i = 0; i < hits->n_found[h]; i++) (*place)[found[i]] = -1;
+    }
+    for (int32_t i = 0; i < n; i++) (*place)[pos[i] - o->sink] = i;
+    return KVL_OK;
+}
+
 static int magicpig_weigh(const struct kvl_lsh_hits *hits, const float *q, int32_t kv_head,
                           const struct magicpig_lane *l, struct kvl_sel *sel)
 {
     const int32_t *pos = hits->pos + (size_t)kv_head * (size_t)hits->n;
-    int32_t group = hits->ctx->shape->group;
+    int32_t group = hits->ctx->shape->group, *place;
     double *cosine, thin = l->n > 0 ? (double)l->n / l->n_found : 1;
     KVL_TRY(kvl_lsh_cosines(hits, kv_head, q, pos, l->n, l->dot, &cosine));
+    KVL_TRY(magicpig_places(hits, kv_head, l->n, &place));
     for (int32_t g = 0; g < group; g++, cosine += l->n)
-        KVL_TRY(magicpig_list(hits, kv_head * group + g, l->n, cosine, thin, sel));
+        KVL_TRY(magicpig_list(hits, kv_head * group + g, place, cosine, thin, sel));
     return KVL_OK;
 }
 

@@ -125,6 +125,19 @@ static void test_lsh(void **state)
     ut_each_isa(body_lsh);
 }
 
+/* Vectors that more tables find than a byte counts. */
+static void test_lsh_tables(void **state)
+{
+    (void)state;
+    struct kvl_rng r;
+    struct tables t[2];
+    kvl_rng_seed(&r, 3);
+    for (int j = 0; j < 2; j++) t[j] = random_tables(&r, 60, 1000, 1);
+    find(&r, t, 4, 255);
+    find(&r, t, 4, 1);
+    for (int j = 0; j < 2; j++) tables_free(&t[j]);
+}
+
 /* More vectors and queries than one piece of work of a GPU takes. */
 static void test_lsh_many(void **state)
 {
@@ -141,6 +154,7 @@ static void test_lsh_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_lsh),
+                                        cmocka_unit_test(test_lsh_tables),
                                         cmocka_unit_test(test_lsh_many) };
     return cmocka_run_group_tests_name("lsh", tests, NULL, NULL);
 }

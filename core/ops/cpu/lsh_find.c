@@ -1,5 +1,5 @@
-/* One counter of a byte per vector, which stops at min_hits: buckets are read once, and a pass over the
- * counters gives the ids in order. */
+/* One counter of a byte per vector, which stops at min_hits or before it runs over: buckets are read once, and a pass over
+ * the counters gives the ids in order. */
 #include "cpu.h"
 
 #include <string.h>
@@ -18,6 +18,16 @@ static void find_ask(const struct kvl_lsh_find_args *a, int32_t q, const uint16_
     for (int32_t j = start[0]; j < start[1]; j += 16) __builtin_prefetch(id + j);
 }
 
+/* Counters of the ids of a bucket; they cannot run over where there are no more tables than a byte counts. */
+static void find_count(uint8_t *hits, const int32_t *id, int32_t n, bool stops, uint8_t least)
+{
+    for (int32_t j = 0; !stops && j < n; j++) hits[id[j]]++;
+    for (int32_t j = 0; stops && j < n; j++) {
+        uint8_t hit = hits[id[j]];
+        hits[id[j]] = (uint8_t)(hit + (hit < least));
+    }
+}
+
 static void find_query(const struct kvl_lsh_find_args *a, int32_t q, uint8_t *hits)
 {
     size_t n_codes = (size_t)1 << a->n_bits;
@@ -31,10 +41,7 @@ static void find_query(const struct kvl_lsh_find_args *a, int32_t q, uint8_t *hi
         const int32_t *id = a->id[q] + (size_t)l * (size_t)a->n;
         int32_t first = start[0], end = start[1];
         find_ask(a, q, code, l);
-        for (int32_t j = first; j < end; j++) {
-            uint8_t hit = hits[id[j]];
-            hits[id[j]] = (uint8_t)(hit + (hit < least));
-        }
+        find_count(hits, id + first, end - first, a->n_tables > UINT8_MAX, least);
         visited += end - first;
     }
     for (int32_t i = 0; i < a->n; i++) {

@@ -41,13 +41,6 @@ struct read_which {
     int32_t first, n;
 };
 
-static const int32_t *read_batch(const struct read_which *w, int32_t at, int32_t m, int32_t *room)
-{
-    if (w->pos) return w->pos + at;
-    for (int32_t i = 0; i < m; i++) room[i] = w->first + at + i;
-    return room;
-}
-
 /* What is read of a lane, and how: an operator reads it, but for a device whose hook has not looked. */
 struct read_lane {
     const struct kvl_pctx *ctx;
@@ -77,6 +70,23 @@ static void read_ask(const struct read_lane *r, const int32_t *slot, int32_t n)
             __builtin_prefetch(kvl_lane_slot(&r->lane, r->part, slot[i]) + o);
 }
 
+struct read_batch {
+    int32_t slot[READ_BATCH], n;
+};
+
+/* The batch from position number `at` on: none behind the last. */
+static int read_next(const struct read_lane *r, const struct read_which *w, int32_t at,
+                     struct read_batch *b)
+{
+    int32_t room[READ_BATCH];
+    b->n = KVL_MAX(0, KVL_MIN(READ_BATCH, w->n - at));
+    for (int32_t i = 0; !w->pos && i < b->n; i++) room[i] = w->first + at + i;
+    if (b->n == 0) return KVL_OK;
+    KVL_TRY(read_slots(r->ctx, r->layer, r->kv_head, w->pos ? w->pos + at : room, b->n, b->slot));
+    read_ask(r, b->slot, b->n);
+    return KVL_OK;
+}
+
 /* Slots slot .. slot + n - 1; a hook that runs ahead of a device has them once it looks. */
 static int read_run(const struct read_lane *r, int32_t slot, int32_t n, float *out)
 {
@@ -94,23 +104,23 @@ static int read_run(const struct read_lane *r, int32_t slot, int32_t n, float *o
 }
 
 /* In batches, whose slots are looked up together and read in runs: positions that follow each other mostly lie
- * so. Counted by what was asked for, not by runs. */
+ * so.  A batch is on its way from memory while the one before is read.  Counted by what was asked for, not by runs. */
 static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const struct read_which *w, enum kvl_kv_part part, float *out)
 {
-    int32_t n = w->n, room[READ_BATCH];
+    int32_t n = w->n;
     struct kvl_session *s = ctx->host->session;
+    struct read_batch batch[2];
     size_t dim = (size_t)ctx->shape->head_dim;
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
-    layer = kvl_layer_of(ctx, layer);
-    const struct read_lane lane = read_lane(ctx, layer, kv_head, part);
-    for (int32_t at = 0; at < n; at += READ_BATCH) {
-        int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
-        KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
-        read_ask(&lane, slot, m);
-        for (int32_t i = 0; i < m; i += run) {
-            for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
-            KVL_TRY(read_run(&lane, slot[i], run, out + (size_t)(at + i) * dim));
+    const struct read_lane lane = read_lane(ctx, kvl_layer_of(ctx, layer), kv_head, part);
+    KVL_TRY(read_next(&lane, w, 0, &batch[0]));
+    for (int32_t at = 0, now = 0; at < n; at += READ_BATCH, now = !now) {
+        const struct read_batch *b = &batch[now];
+        KVL_TRY(read_next(&lane, w, at + READ_BATCH, &batch[!now]));
+        for (int32_t i = 0, run; i < b->n; i += run) {
+            for (run = 1; i + run < b->n && b->slot[i + run] == b->slot[i] + run;) run++;
+            KVL_TRY(read_run(&lane, b->slot[i], run, out + (size_t)(at + i) * dim));
         }
     }
     bool values = part == KVL_PART_V;
