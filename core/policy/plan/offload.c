@@ -368,7 +368,8 @@ int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_hea
         if (!isfinite(score[i]))
             return kvl_fail(ctx->err, KVL_EPOLICY, "score %g of unit %d, want a finite number",
                             (double)score[i], i);
+    layer = kvl_layer_of(ctx, layer);
     if (!kvl_offloads(s, layer)) return KVL_OK;
-    int rc = kvl_tier_scores(s->tier, kvl_layer_of(ctx, layer), kv_head, score, n);
+    int rc = kvl_tier_scores(s->tier, layer, kv_head, score, n);
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "out of memory for scores of units");
 }
