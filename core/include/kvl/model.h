@@ -38,7 +38,7 @@ extern "C" {
 
 struct kvl_model;
 
-/* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
+/* Tables beside the file (kvl/model_tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
 /* The same, with what may differ from what the file says. */
 struct kvl_model_desc {
