@@ -189,6 +189,12 @@ struct kvl_row_table {
     struct kvl_row_plane *plane; /* [decl.n_layers] */
 };
 
+/* Rows of a table that has n_pos positions. */
+int32_t kvl_row_decl_rows(const struct kvl_row_decl *d, int32_t n_pos);
+size_t kvl_row_elem_bytes(const struct kvl_row_table *t);
+/* A table without memory: how many rows of how many bytes it has over a store of such a type. */
+struct kvl_row_table kvl_row_table_shape(const struct kvl_row_decl *decl, int32_t n_kv_heads,
+                                         enum kvl_kv_type store, int32_t n_pos);
 /* Rows for n_pos positions, zero until they are written. */
 int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
                          struct kvl_row_table **out);

@@ -16,11 +16,10 @@
 
 #include "kv_held.h"
 #include "machine.h"
+#include "memory.h"
 
 #include <assert.h>
 #include <string.h>
-
-#define CELLS_ROOM ((size_t)256 << 20)
 
 /* A question of a cell.  Its answers are forks of the first one, and decode in one batch. */
 struct item {
@@ -59,7 +58,7 @@ static void batch_measure(struct batch *b)
     kvl_store_stats(kvl_engine_store(b->c->r->engine), &store);
     if (b->c->session) kvl_seq_stats(kvl_session_seq(b->c->session), &context);
     b->before = held_bytes(b->c);
-    b->room = KVL_MAX(CELLS_ROOM, context.physical_bytes);
+    b->room = kvl_memory_room(context.physical_bytes);
     if (store.limit_bytes > 0)
         b->room =
             KVL_MIN(b->room, (store.limit_bytes - KVL_MIN(store.bytes, store.limit_bytes)) / 2);

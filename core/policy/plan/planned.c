@@ -287,6 +287,17 @@ bool kvl_planned_raw_keys(const struct kvl_planned *p)
 {
     return p->raw_keys;
 }
+size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,
+                               enum kvl_kv_type type, int32_t n_tok)
+{
+    size_t bytes = p->state_bytes;
+    for (int32_t i = 0; i < p->p.n_tables; i++) {
+        const struct kvl_row_decl *d = &p->p.table[i];
+        const struct kvl_row_table t = kvl_row_table_shape(d, n_kv_heads, type, n_tok);
+        bytes += (size_t)d->n_layers * t.n_lanes * (size_t)t.n_rows * t.row_bytes;
+    }
+    return bytes;
+}
 const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p)
 {
     return &p->p.observers;

@@ -42,12 +42,6 @@ static bool is_live(const struct kvl_row_table *t)
     return t->decl.unit == KVL_UNIT_LIVE;
 }
 
-static int32_t table_rows(const struct kvl_row_decl *d, int32_t n_pos)
-{
-    if (d->unit == KVL_UNIT_LANE) return 1;
-    return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
-}
-
 /* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
 static void *rows_alloc(const struct kvl_row_table *t, int32_t n_rows)
 {
@@ -102,15 +96,6 @@ static void base_unref(struct kvl_row_base *b)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
-{
-    switch (elem) {
-    case KVL_ELEM_I32: return sizeof(int32_t);
-    case KVL_ELEM_U8: return sizeof(uint8_t);
-    default: return (size_t)kvl_kv_elem_bytes(type);
-    }
-}
-
 static int table_planes(struct kvl_row_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
@@ -124,27 +109,14 @@ static int table_planes(struct kvl_row_table *t)
     return KVL_OK;
 }
 
-/* Rows that hold keys have the store's type, so that a minimum of keys is one of them. */
 int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
                          struct kvl_row_table **out)
 {
     struct kvl_row_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
-    int32_t n_kv_heads = e->model->shape.n_kv_heads;
-    *t = (struct kvl_row_table){
-        .dev = e->dev,
-        .decl = *decl,
-        .type = decl->elem == KVL_ELEM_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
-                                           : KVL_KV_F32,
-        .n_kv_heads = n_kv_heads,
-        .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
-        .n_rows = table_rows(decl, n_pos),
-    };
-    t->row_bytes = elem_bytes(decl->elem, t->type);
-    if (is_live(t))
-        t->n_lanes *= (size_t)decl->row_elems;
-    else
-        t->row_bytes *= (size_t)decl->row_elems;
+    *t = kvl_row_table_shape(decl, e->model->shape.n_kv_heads, kvl_store_desc(e->store)->type,
+                             n_pos);
+    t->dev = e->dev;
     if (table_planes(t) != KVL_OK) {
         kvl_row_table_destroy(t);
         return KVL_ENOMEM;
@@ -168,7 +140,7 @@ void kvl_row_table_destroy(struct kvl_row_table *t)
 /* Counts only. Memory comes when a hook asks for the rows, since many layers never do. */
 void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos)
 {
-    t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
+    t->n_rows = KVL_MAX(t->n_rows, kvl_row_decl_rows(&t->decl, n_pos));
     int32_t at = t->decl.at ? t->decl.at[layer] : layer;
     for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
@@ -430,7 +402,7 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_row_ta
         return sum;
     }
     for (size_t h = 0; h < t->n_lanes; h++) {
-        int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
+        int32_t n_rows = kvl_row_decl_rows(&t->decl, s->host.n_visible);
         /* Rows of the whole layer are counted by the first lane. */
         int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
         sum += s->host.phase == HOOK_EVICT ? KVL_MIN(n_rows, n_live) : n_rows;
@@ -447,7 +419,7 @@ static void count_rows(const struct kvl_pctx *ctx, const struct kvl_row_table *t
 /* A layer's rows as callers see them, without their places. */
 static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 {
-    size_t elem = elem_bytes(t->decl.elem, t->type);
+    size_t elem = kvl_row_elem_bytes(t);
     return (struct kvl_rows){ .row_bytes = (size_t)t->decl.row_elems * elem,
                               .elem_bytes = elem,
                               .n_rows = n_rows,
@@ -461,7 +433,7 @@ static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 /* From one kv head to the next where rows have room for `cap` of them. */
 static size_t head_bytes(const struct kvl_row_table *t, int32_t cap)
 {
-    size_t elem = elem_bytes(t->decl.elem, t->type);
+    size_t elem = kvl_row_elem_bytes(t);
     return t->decl.per_layer ? 0 : (size_t)cap * (size_t)t->decl.row_elems * elem;
 }
 
@@ -586,7 +558,7 @@ int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
                         "%lld elements of table %d, want 0 or more, and a handle from plan",
                         (long long)n_elems, table);
     const struct kvl_row_table *t = ctx->host->table[table];
-    size_t bytes = elem_bytes(t->decl.elem, t->type);
+    size_t bytes = kvl_row_elem_bytes(t);
     ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
     return KVL_OK;
 }
