@@ -12,6 +12,7 @@ static int attach_tables(struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
     for (int32_t i = 0; i < p->p.n_tables; i++) {
+        /* Also called a second time, where sharing stopped half way: what was taken goes back. */
         kvl_row_table_destroy(s->host.table[i]);
         s->host.table[i] = NULL;
         if (kvl_row_table_create(s->engine, &p->p.table[i], s->n_pos, &s->host.table[i]) != KVL_OK)
@@ -20,7 +21,8 @@ static int attach_tables(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
-/* What tables hold of a context is the same: the budget may differ, and options beside the tables. */
+/* What tables hold of a context is the same: the budget may differ, and options beside the tables.  That the context
+ * is the same is the caller's word (kvl_session_attach_like): only its length is compared. */
 static bool attach_alike(const struct kvl_session *s, const struct kvl_session *like)
 {
     const struct kvl_planned *a = s->planned, *b = like ? like->planned : NULL;
@@ -50,7 +52,7 @@ static bool attach_shares(struct kvl_session *s, const struct kvl_session *like)
     return true;
 }
 
-/* From here on sessions at other budgets may share the rows. */
+/* From here on sessions at other budgets may share the rows, and forks of this one copy none of them. */
 static int attach_freeze(struct kvl_session *s, struct kvl_err *err)
 {
     for (int32_t i = 0; i < s->planned->p.n_tables; i++)
@@ -110,6 +112,7 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
                                  .pos = at,
                                  .replay = true,
                                  .n_tok = KVL_MIN(REPLAY_CHUNK, s->n_pos - at) };
+        /* A slot is a position here: nothing leaves a layer before it was replayed. */
         KVL_TRY(replay_read(s, layer, KVL_PART_K, at, step.n_tok, k, err));
         if (values) KVL_TRY(replay_read(s, layer, KVL_PART_V, at, step.n_tok, v, err));
         KVL_TRY(kvl_call_replay(s, &step, k, values ? v : NULL, err));
@@ -117,14 +120,15 @@ static int replay_layer(struct kvl_session *s, int32_t layer, struct kvl_err *er
     return KVL_OK;
 }
 
-/* One layer: metadata from the stored keys unless it is there, then what the complete context
- * decides. */
+/* One layer: metadata from the stored keys unless it is there, then what the complete context decides.  In this order,
+ * since score and evict look at what append and prefilled made, and what they drop can no longer be replayed. */
 static int attach_layer(struct kvl_session *s, int32_t layer, bool shared, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = {
         .layer = layer, .index = -1, .pos = 0, .n_tok = s->n_pos, .replay = true
     };
+    /* A prefill forgets in tiles of its attention, which the steps to come no longer need. */
     kvl_local_forget(s, layer, s->n_pos, false);
     if (kvl_window_of(s->engine, layer) > 0) return KVL_OK;
     bool replays = p->append && !shared && s->planned->replay != KVL_REPLAY_NONE;
@@ -217,6 +221,8 @@ static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint
 {
     uint64_t replay_ns = 0;
     KVL_TRY(attach_check(s, planned, err));
+    /* Before the session has a policy: a repetition is the prefill of a fork, which would be
+     * refused under one. */
     KVL_TRY(kvl_repeat_ready(s, &planned->p.observers, &replay_ns, err));
     uint64_t t0 = kvl_now_ns();
     s->planned = planned;
@@ -234,11 +240,14 @@ static int attach(struct kvl_session *s, const struct kvl_planned *planned, uint
     KVL_TRY(attach_tables(s, err));
     bool shared = attach_shares(s, like);
     if (like && !shared) KVL_TRY(attach_tables(s, err)); /* some may have been taken */
+    /* Before open, which may write tables and state. */
     KVL_TRY(attach_memory(s, err));
     KVL_TRY(kvl_call_open(s, err));
     /* With its own prefill there is nothing to replay or to decide on yet. */
     int32_t n_layers = planned->own_prefill ? 0 : s->engine->model->shape.n_layers;
     for (int32_t l = 0; l < n_layers; l++) KVL_TRY(attach_layer(s, l, shared, err));
+    /* After the last layer: until then a policy may still say which layers go
+     * (kvl_offload_layers). */
     KVL_TRY(kvl_offload_begin(s, err));
     KVL_TRY(attach_freeze(s, err));
     s->failed = false;

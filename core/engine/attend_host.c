@@ -3,9 +3,9 @@
  *
  * A list is cut into its entries on the device and those on the host, both in the order of the list: two jobs
  * and a merge, device first.  What the policy gave per entry (weights, keys, positions) is cut with it; the
- * weights that come out are put in order again behind the merge.
+ * weights that come out are put in order again after the merge.
  *
- * Of keys and values nothing travels.  On a device with memory of its own the queries of a layer come down in
+ * Keys and values do not travel.  On a device with memory of its own the queries of a layer come down in
  * one copy, for which the host waits; the device has its jobs before the host begins with its own, and
  * the host's results go up in one copy, before the merges.  On the CPU the same is counted, and nothing is
  * copied.  Answers depend on which blocks have moved, in the order of sums alone. */
@@ -371,7 +371,7 @@ int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope)
     return e->ops->attn_merge(&o->splits->merge);
 }
 
-/* ---- weights that somebody sees -------------------------------------------------------------------- */
+/* ---- weights that a hook asks for -------------------------------------------------------------------- */
 
 bool kvl_hosted_has_probs(const struct kvl_engine *e)
 {

@@ -11,21 +11,21 @@
 
 struct kvl_hosted;
 
-/* Of an engine whose device attends on the host; others have none.  NULL: no memory. */
+/* For an engine whose device attends on the host; others have none. NULL: no memory. */
 struct kvl_hosted *kvl_hosted_create(void);
 void kvl_hosted_destroy(struct kvl_engine *e);
 
+/* Counts what a job with a lane walks. */
+void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job);
 /* Takes the host's entries of a list out of its job, whose results are then made of both; *device says whether
  * there is a job left.  Where the host has none of the list, the job is as it was. */
-/* Defined in forward.c: counts what a job with a lane walks. */
-void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job);
 int kvl_hosted_split(const struct kvl_head *h, struct kvl_attn_job *job, bool *device);
 
 /* Brings the queries and waits for them.  All of these do nothing where nothing was split. */
 int kvl_hosted_queries(struct kvl_engine *e);
 /* Attention on the host, and what it gives beside that of the device: the results of the lists. */
 int kvl_hosted_run(struct kvl_engine *e, const struct kvl_rope *rope);
-/* Somebody wants to see weights of lists that were split. */
+/* Whether weights are wanted of a list that was split. */
 bool kvl_hosted_has_probs(const struct kvl_engine *e);
 /* Puts them in the order of their lists, once the merges are done. */
 void kvl_hosted_probs(const struct kvl_engine *e);

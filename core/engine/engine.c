@@ -57,6 +57,8 @@ static int engine_check(const struct kvl_engine_desc *d, struct kvl_err *err)
     if (d->chunk_tok < 0 || d->chunk_tok > ENGINE_CHUNK_MAX)
         return kvl_fail(err, KVL_EINVAL, "prefill chunk of %d tokens, want 1 to %d", d->chunk_tok,
                         ENGINE_CHUNK_MAX);
+    /* Prefill attention on a GPU has registers for so many channels; a wider head would leave its
+     * table of kernels. */
     int32_t dim = d->model->shape.head_dim, most = d->device ? d->device->max_head_dim : 0;
     if (most > 0 && dim > most)
         return kvl_fail(err, KVL_EMODEL,
@@ -95,7 +97,8 @@ struct row_array {
 };
 
 /* One list for allocating, freeing and counting, so that an array more is one row more. What hooks are given
- * lies in TABLE memory, which the host may see; all else stays on the device. */
+ * lies in TABLE memory, which the host may see; all else stays on the device.  `gate` and `up` are as wide as
+ * all experts of a token, whose rows lie one after the other there (experts.c). */
 static void row_arrays(struct kvl_engine *e, struct row_array out[ENGINE_ROW_ARRAYS])
 {
     const struct kvl_shape *sh = &e->model->shape;
@@ -156,6 +159,8 @@ static int engine_rows(struct kvl_engine *e, int32_t n)
     struct row_array array[ENGINE_ROW_ARRAYS];
     if (n <= e->cap_rows) return KVL_OK;
     row_arrays(e, array);
+    /* Counts as no room until all of it is there: after a failure half way the arrays are of two
+     * sizes, and the next call makes them all anew. */
     e->cap_rows = 0;
     for (int i = 0; i < ENGINE_ROW_ARRAYS; i++) {
         row_array_free(e, &array[i]);
@@ -164,6 +169,7 @@ static int engine_rows(struct kvl_engine *e, int32_t n)
     kvl_free(e->row);
     kvl_free(e->id);
     e->row = kvl_alloc((size_t)n, sizeof *e->row);
+    /* One allocation for id, pos and `both`, which is as long as the two together. */
     e->id = kvl_alloc((size_t)n, 4 * sizeof *e->id);
     if (!e->row || !e->id) return KVL_ENOMEM;
     e->pos = e->id + n;
@@ -193,6 +199,7 @@ static int memory_table(struct kvl_engine *e, int rc, struct kvl_err *err)
     struct row_array array[ENGINE_ROW_ARRAYS];
     struct kvl_device_memory m;
     const struct kvl_shape *sh = &e->model->shape;
+    /* A copy, since kvl_fail writes over the message that its new one begins with. */
     struct kvl_err old = *err;
     size_t row = 0, kv = (size_t)sh->n_layers * (size_t)sh->n_kv_heads *
                          kvl_kv_slot_bytes(e->desc.kv_type, sh->head_dim, e->desc.raw_keys);
@@ -240,6 +247,7 @@ static int engine_mirror(struct kvl_engine *e, struct kvl_err *err)
     struct kvl_gguf_range *range = NULL;
     size_t n = 0;
     int rc = kvl_gguf_ranges(e->model->file, &range, &n);
+    /* One more than the file has ranges: the frequencies. */
     e->mirror = kvl_alloc(n + 1, sizeof *e->mirror);
     if (rc != KVL_OK || !e->mirror) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for an engine");
     for (size_t i = 0; i < n && rc == KVL_OK; i++)
@@ -259,6 +267,8 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
     int32_t most = e->desc.max_tok > 0 ? e->desc.max_tok : sh->n_ctx_train;
     e->scale = w->scale;
     e->cap = w->cap;
+    /* Once for all sessions, not by the length of each: keys are stored as they were turned, so
+     * that the factors of LongRoPE cannot change while a context grows, and forks share keys. */
     e->rope_long = w->n_ctx_short > 0 && most > w->n_ctx_short;
     e->lanes = kvl_alloc((size_t)sh->n_kv_heads, sizeof *e->lanes);
     if (e->dev->attends_host) e->hosted = kvl_hosted_create();
@@ -289,11 +299,15 @@ int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **ou
     if (e->desc.chunk_tok == 0) e->desc.chunk_tok = KVL_ENGINE_CHUNK;
     e->model = desc->model;
     e->dev = desc->device ? desc->device : kvl_device_cpu();
+    /* Operators that a caller brings must wait by themselves, so they serve under both names;
+     * async.c takes equal names as a sign that no hook may run ahead. */
     e->ops = desc->ops ? desc->ops : e->dev->ops;
     e->now = desc->ops ? desc->ops : e->dev->ops_now;
     e->results.dev = e->scratch.dev = e->late.dev = e->dev;
     e->results.place = e->scratch.place = KVL_PLACE_SHARED;
     e->late.place = KVL_PLACE_PINNED;
+    /* A host that writes to results says so first (kvl_engine_host), so new pieces are not its
+     * own. */
     e->results.ahead = true;
     int rc = engine_fill(e, err);
     if (rc != KVL_OK) {
@@ -327,6 +341,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     kvl_arena_free(&e->scratch);
     kvl_arena_free(&e->late);
     kvl_arena_free(&e->late_lists);
+    /* Sessions borrow the engine and go before it: the store asserts that no sequence is left. */
     kvl_store_destroy(e->store);
     kvl_free(e);
 }
@@ -357,6 +372,7 @@ void kvl_engine_set_tick(struct kvl_engine *e, kvl_tick *run, void *user)
 
 void kvl_engine_set_watch(struct kvl_engine *e, void (*run)(const char *policy))
 {
+    /* The listener that goes hears that no hook runs any more; the new one starts from there. */
     kvl_watch_policy(e, NULL);
     e->watch = run;
 }

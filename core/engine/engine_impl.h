@@ -6,7 +6,7 @@
 
 /* ---- engine.c ---------------------------------------------------------------------------------- */
 
-enum { KVL_ENGINE_CHUNK = 512 }; /* tokens of a prefill chunk where nobody says */
+enum { KVL_ENGINE_CHUNK = 512 }; /* tokens of a prefill chunk where none are given */
 
 /* Activations of a token, in bytes: what kvl_engine_reserve takes for each. */
 size_t kvl_engine_row_bytes(const struct kvl_model *model);

@@ -40,6 +40,8 @@ static void route_token(const struct kvl_weights *w, float *logit, int32_t *id, 
 {
     int32_t n = w->hparams.n_experts, k = w->hparams.n_experts_used;
     double sum = 0, top = 0;
+    /* k passes and no sort: k is a few of at most some hundred, and ties need no rule of their
+     * own. */
     for (int32_t j = 0; j < k; j++) {
         int32_t best = -1;
         for (int32_t x = 0; x < n; x++) {

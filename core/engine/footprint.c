@@ -1,9 +1,9 @@
 /* How much memory a model wants before any of it is taken. */
-#include "engine_impl.h"
+#include "local.h"
 
 #include "kvl/kvstore.h"
 
-/* Of one layer.  Blocks are what the store says they are, padding and positions included. */
+/* Bytes of a block in every lane of a layer.  Blocks are what the store says they are, padding and positions included. */
 static int footprint_block(const struct kvl_engine_desc *d, size_t *bytes, struct kvl_err *err)
 {
     const struct kvl_shape *s = &d->model->shape;
@@ -26,7 +26,8 @@ static int footprint_block(const struct kvl_engine_desc *d, size_t *bytes, struc
 static void footprint_layers(const struct kvl_shape *s, int32_t block_tok, int64_t n_tok,
                              int64_t *layers, int64_t *blocks)
 {
-    int64_t spare = 128 + block_tok; /* freed later than they could be */
+    /* A prefill frees in whole tiles, and a window may begin inside a block. */
+    int64_t spare = KVL_LOCAL_TILE + block_tok;
     *layers = *blocks = 0;
     for (int32_t l = 0; l < s->n_layers; l++) {
         int64_t most = s->window ? s->window[l] : 0;

@@ -28,7 +28,8 @@ static bool all_finite(const float *x, size_t n)
     return sum == 0.0f;
 }
 
-/* Of n numbers of a device, looked at when the call ends; of a decode step the logits tell. */
+/* Marks a NaN or infinity among n numbers on a device; the mark is read when the call ends.  A decode step is not
+ * checked here: what goes wrong in it shows in its logits, which are. */
 static int check_later(const struct kvl_forward *f, const float *x, size_t n)
 {
     const struct kvl_device *dev = f->e->dev;
@@ -82,7 +83,8 @@ static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
     return kvl_sinks_merge(e, &sunk, layer, f->n);
 }
 
-/* Of what the observers keep, for a layer that a policy sees. */
+/* What the observers keep of a layer that a policy sees.  kvl_observers_add comes last: in the last layer it moves
+ * n_seen on, from which the other two count. */
 static int prefill_observe(const struct kvl_forward *f, int32_t layer, const float *lse)
 {
     struct kvl_engine *e = f->e;
@@ -125,6 +127,7 @@ static void lap(const struct kvl_forward *f, uint64_t *t0, uint64_t *counter)
 {
     if (!f->timed) return;
     uint64_t t = kvl_now_ns();
+    /* Not below zero: fetches are timed by clock readings of their own. */
     if (counter) *counter += t - *t0 - KVL_MIN(t - *t0, f->e->fetch_ns);
     f->e->fetch_ns = 0;
     *t0 = t;
@@ -167,7 +170,8 @@ static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *ro
     return kvl_call_append(row, &step, e->k + at, e->v + at, f->err);
 }
 
-/* Tables have a row for the token before its hook runs, which may write it. */
+/* Tables have a row for the token before its hook runs, which may write it.  Ageing comes after the append: only with
+ * the new token stored is the oldest of the newest keep_last one too many. */
 static int row_append(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                       int32_t layer)
 {
@@ -204,6 +208,8 @@ static int row_select(const struct kvl_forward *f, const struct kvl_row *row, in
     const struct kvl_policy *p = s->planned->policy;
     struct kvl_step step = row_step(row, layer);
     KVL_TRY(row_schedule(f, row, layer, sel));
+    /* A wrapper that changes selections is asked in every layer: what its inner policy shares is
+     * loaded where that one is asked (kvl_inner_select). */
     if (sel->dense || !p->select || (!kvl_policy_reselects(p) && kvl_sel_load(sel, row)))
         return KVL_OK;
     size_t q = (size_t)i * (size_t)sh->n_heads * (size_t)sh->head_dim;
@@ -285,6 +291,7 @@ static int flush_attention(const struct kvl_forward *f, int32_t layer)
     int rc = kvl_hosted_queries(e);
     if (rc == KVL_OK && e->n_jobs > 0) rc = e->ops->attn_decode(&args);
     if (rc == KVL_OK) rc = kvl_hosted_run(e, args.rope);
+    /* Linked only now: the array may have moved while it grew. */
     for (int32_t m = 1; m < e->n_merges; m++) e->merge[m - 1].next = &e->merge[m];
     if (rc == KVL_OK && e->n_merges > 0) rc = e->ops->attn_merge(e->merge);
     e->pending = true;
@@ -313,8 +320,8 @@ static int row_tap(const struct kvl_forward *f, const struct kvl_row *row, int32
     return kvl_tap_read(row->s, layer, row->pos, row->dense, query, att, &row->reads, f->err);
 }
 
-/* While decoding what is chosen on the device may be carried out late: nobody reads the layer again before the
- * next token. */
+/* While decoding what is chosen on the device may be carried out late: the layer is not read again before the next
+ * token. */
 static int row_evict(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer)
 {
     struct kvl_step step = row_step(row, layer);
@@ -363,7 +370,7 @@ static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, siz
     return KVL_OK;
 }
 
-/* Attention of the rows first .. last - 1, and what comes behind it, row by row. */
+/* Attention of the rows first .. last - 1, and what follows it, row by row. */
 static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last, int32_t layer)
 {
     struct kvl_counters *c = &f->e->row[first].s->count;
@@ -373,6 +380,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     lap(f, &t, &c->attend_ns);
     for (int32_t i = first; i < last; i++) {
         const struct kvl_row *row = &f->e->row[i];
+        /* Hooks below read keys where they lie and never through the view, so its places may go. */
         if (kvl_offloads(row->s, layer)) kvl_tier_settle(row->s->tier, layer);
         if (row->s->tap.read) KVL_TRY(row_tap(f, row, i, layer));
         if (row->ob.n) KVL_TRY(row_observe(f, row, layer));
@@ -383,7 +391,7 @@ static int rows_settle(const struct kvl_forward *f, int32_t first, int32_t last,
     return KVL_OK;
 }
 
-/* The next token of a block must not choose before somebody saw what this one read, nor read through the
+/* The next token of a block must not choose before observe and evict saw what this one read, nor read through the
  * same cache of the host tier.  Rows of a decode step are of different sessions: their attention is one
  * call, as long as the weights that wait for observe stay in the second-level cache. */
 static bool rows_must_settle(const struct kvl_forward *f, const struct kvl_row *row, int32_t layer,
@@ -426,7 +434,7 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
         waits = 0;
     }
     uint64_t t = f->timed ? kvl_now_ns() : 0;
-    if (kvl_window_of(e, layer) == 0) { /* what is left of the layer needs its room alone */
+    if (kvl_window_of(e, layer) == 0) { /* the MLP norms its input into xn anew: any room will do */
         float *input = e->xn;
         e->xn = e->x_prev;
         e->x_prev = input;
@@ -456,6 +464,7 @@ static int rows_fit(const struct kvl_forward *f, int32_t layer)
         const struct kvl_kv_facts *t = kvl_kv_facts(part ? kvl_kv_values(type) : kvl_kv_keys(type));
         float most = 0.0f, limit = part_most(t, sh->head_dim);
         for (size_t i = 0; limit > 0 && i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        /* What is infinite or NaN already did not come of the type: run_layer tells of it. */
         if (limit > 0 && most >= limit && isfinite(most))
             return kvl_fail(f->err, KVL_EINVAL,
                             "%s of layer %d are as large as %.6g, which does not fit into %s; want "
@@ -486,6 +495,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_layer_weights *w = &e->model->w.layer[layer];
+    /* Asked in every layer, since a chunk of a long context may take minutes. */
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(kvl_layer_project(f, layer));
     if (!e->dev->discrete) KVL_TRY(rows_fit(f, layer));
@@ -515,7 +525,7 @@ int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out)
     return KVL_OK;
 }
 
-/* What the layers left behind, on a device that says so only now. */
+/* The marks that the layers left, on a device that says so only now. */
 static int rows_finite(const struct kvl_forward *f)
 {
     struct kvl_engine *e = f->e;
@@ -569,7 +579,7 @@ int kvl_forward_rows(const struct kvl_forward *f)
     return kvl_forward_layers(f, 0, f->e->model->shape.n_layers);
 }
 
-/* Of the last chunk alone, or of all: a vocabulary is wide, and logits of a whole context are for perplexity
+/* Logits of the last token alone, or of all: a vocabulary is wide, and logits of a whole context are for perplexity
  * only. */
 int kvl_prefill_logits(const struct kvl_prefill *p, const struct kvl_forward *f, int32_t at)
 {

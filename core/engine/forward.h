@@ -16,11 +16,11 @@ int kvl_session_has_room(const struct kvl_session *s, int32_t n, struct kvl_err 
 /* The same, and they are tokens of the model. */
 int kvl_session_check_tokens(const struct kvl_session *s, const int32_t *id, int32_t n,
                              struct kvl_err *err);
-/* Row i is the token `ahead` positions behind those that a session has. */
+/* Row i is the token `ahead` positions after those that a session has. */
 void kvl_row_set(struct kvl_engine *e, int32_t i, struct kvl_session *s, int32_t id, int32_t ahead);
 /* The next n rows are of a session, from its n_pos on. */
 void kvl_rows_set(struct kvl_session *s, const int32_t *id, int32_t n);
-/* n tokens are about to go through all layers, in chunks: whoever watches is told how far they are. */
+/* n tokens are about to go through all layers, in chunks: the tick of the engine is told how far they are. */
 void kvl_forward_begin(struct kvl_engine *e, int32_t n);
 /* Embeds the rows and takes them through all layers: e->x. */
 int kvl_forward_rows(const struct kvl_forward *f);

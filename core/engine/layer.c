@@ -12,7 +12,7 @@ static int norm_rows(const struct kvl_forward *f, float *y, const float *x, cons
                          .y = y, .x = x, .w = w, .n = n, .dim = dim, .eps = eps }));
 }
 
-/* Of a layer or of the whole, as the model has it: with a bias it is a layer norm. */
+/* The norm before a part or before the logits, as the model has it: with a bias it is a layer norm. */
 static int norm(const struct kvl_forward *f, float *y, const float *x, const float *w,
                 const float *bias, int32_t n)
 {
@@ -36,7 +36,7 @@ static int norm_heads(const struct kvl_forward *f, float *x, const float *w, int
     return w ? norm_rows(f, x, x, w, f->n * n_heads, f->e->model->shape.head_dim) : KVL_OK;
 }
 
-/* Queries and keys in one call, keys behind queries: on a GPU one kernel.  The raw ones stay, for methods that change
+/* Queries and keys in one call, keys after queries: on a GPU one kernel.  The raw ones stay, for methods that change
  * positions. */
 static int rotate(const struct kvl_forward *f, const struct kvl_rope *rope)
 {
@@ -135,7 +135,8 @@ static int scale(const struct kvl_forward *f, float *x, size_t n, float factor, 
         f->e->ops->scale(&(struct kvl_scale_args){ .y = x, .n = n, .factor = factor, .cap = cap }));
 }
 
-/* Of the last n rows: a decode step wants all of its rows, a prefill its last one. */
+/* Only the last n rows are normed and multiplied: a decode step wants all of its rows, a prefill its last one.  e->xn
+ * is free for them, since no hook runs after the last layer. */
 int kvl_layer_logits(const struct kvl_forward *f, int32_t n, float *out)
 {
     struct kvl_engine *e = f->e;

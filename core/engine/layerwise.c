@@ -3,7 +3,7 @@
  *
  * In between the hidden states of all tokens wait in pinned memory, n_embd floats each.  Two pieces of
  * device memory take turns: while a chunk is computed in one, the result of the chunk before leaves the
- * other and the chunk behind comes, on the stream of copies.  A row sees the same keys in the same
+ * other and the next chunk comes, on the stream of copies.  A row sees the same keys in the same
  * arithmetic as when chunks go through all layers one after the other: results are the same bit for bit. */
 #include "forward.h"
 
@@ -54,8 +54,8 @@ static int chunk_copy(const struct layerwise *w, int64_t i, bool back)
                            (size_t)n * n_embd * sizeof *host, KVL_STREAM_COPY);
 }
 
-/* Before chunk i is given to the device: it is there once what COPY was given so far has run; then the one
- * before leaves, for which that is waited for, and the one behind takes its room. */
+/* Before chunk i is given to the device: it is there once what COPY was given so far has run; then the one before
+ * leaves, for which COPY waits until MAIN has computed it, and the next one takes its room. */
 static int chunk_swap(const struct layerwise *w, int64_t i)
 {
     const struct kvl_device *dev = w->e->dev;

@@ -8,14 +8,12 @@
 
 #include <math.h>
 
-enum { LOCAL_TILE = 128 }; /* slots: a multiple of every tile of attn_prefill */
-
 void kvl_local_forget(struct kvl_session *s, int32_t layer, int32_t n_pos, bool more)
 {
     const struct kvl_engine *e = s->engine;
     int32_t window = kvl_window_of(e, layer), unit = kvl_store_desc(e->store)->block_tok;
     if (window == 0) return;
-    if (more) unit = KVL_MAX(unit, LOCAL_TILE);
+    if (more) unit = KVL_MAX(unit, KVL_LOCAL_TILE);
     kvl_seq_forget(s->seq, layer, n_pos - window + 1, unit);
 }
 

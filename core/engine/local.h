@@ -4,6 +4,8 @@
 
 #include "engine_impl.h"
 
+enum { KVL_LOCAL_TILE = 128 }; /* slots: a multiple of every tile of attn_prefill */
+
 /* A layer holds positions below n_pos: what the next token does not read of a layer of a window is freed; `more`:
  * as far as the bits of a prefill that goes on allow it. */
 void kvl_local_forget(struct kvl_session *s, int32_t layer, int32_t n_pos, bool more);

@@ -28,7 +28,7 @@ static bool prefill_by_layer(const struct kvl_session *s)
     return s->engine->desc.prefill_kv_host && !s->repeat;
 }
 
-/* Memory for all that the call will need, so that nothing runs short behind the first chunk. */
+/* Memory for all that the call will need, so that nothing runs short after the first chunk. */
 static int prefill_open(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
@@ -51,6 +51,8 @@ int kvl_prefill_run(struct kvl_session *s, const struct kvl_prefill *asked, stru
     struct kvl_prefill p = *asked;
     KVL_TRY(kvl_session_check_tokens(s, p.id, p.n, err));
     p.chunk = prefill_step(s, p.n);
+    /* Under a policy the last queries alone are observed, and only where its plan asked for
+     * them. */
     p.observes = s->obs && (!s->planned || s->planned->p.observers.window > 0);
     KVL_TRY(prefill_open(s, &p, err));
     s->failed = true;

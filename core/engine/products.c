@@ -62,6 +62,8 @@ static int linear_rows(const struct kvl_forward *f, float *y, const float *x,
     return kvl_given(f, "projection", rc);
 }
 
+/* A prefill multiplies tiles of rows and is bound by the product, so biases, gates and sums are
+ * steps of their own; gemm writes and cannot add, hence `side`. */
 static int linear_prefill(const struct kvl_forward *f, const float *x, const struct kvl_product *p)
 {
     float *y = p->add ? p->side : p->y;
@@ -69,6 +71,7 @@ static int linear_prefill(const struct kvl_forward *f, const float *x, const str
     KVL_TRY(linear_rows(f, y, x, p->w));
     KVL_TRY(add_bias(f, y, p->bias, p->w->n_rows));
     if (p->up) {
+        /* Both would want `side`. */
         assert(!p->add);
         KVL_TRY(linear_rows(f, p->side, x, p->up));
         KVL_TRY(add_bias(f, p->side, p->up_bias, p->up->n_rows));

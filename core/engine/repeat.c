@@ -1,12 +1,12 @@
-/* KVL_OBS_REPLAY: the context once more, behind itself (KVzip); KVL_OBS_REREAD (KVCompose).
+/* KVL_OBS_REPLAY: the context once more, after itself (KVzip); KVL_OBS_REREAD (KVCompose).
  *
  * Chunk by chunk a fork of the session is asked to write down what it has read, and is given the chunk:
  * what its queries look up in the chunk is what a model needs of it to say it again.  The hidden states
  * see the whole cache, as in any prefill; the weights that are scored are those of a softmax over the
  * first keys of the context, the chunk's own and those of the repetition up to the query.  A second reading is a
- * repetition in one chunk that nobody asks for.
+ * repetition in one chunk without a request.
  *
- * Tokens of a chunk's repetition lie at the positions behind the context, and go with the fork.  Both
+ * Tokens of a chunk's repetition lie at the positions after the context, and go with the fork.  Both
  * kinds of score are made in one pass where the engine keeps both. */
 #include "repeat.h"
 #include "forward.h"
@@ -49,6 +49,7 @@ static int repeat_run(struct kvl_repeat *r, const struct kvl_session *s, struct 
     KVL_TRY(repeat_tokens(r, s->id, &n, err));
     KVL_TRY(kvl_session_fork(s, &fork, err));
     kvl_observers_unref(fork->obs);
+    /* The repetition is no part of the context: observers must not count its queries. */
     fork->obs = NULL;
     fork->repeat = r;
     const struct kvl_prefill p = { .id = r->id, .n = n, .last_only = true };
@@ -70,11 +71,13 @@ static void repeat_reduce(const struct kvl_repeat *r, int kind, int32_t layer, i
     for (size_t i = 0; each && i < group * m; i++) score[i] = expf(peak[i]);
     for (size_t i = 0; !each && i < group * m; i++) {
         float x = expf(peak[i]) * (factor ? factor[i] : 1);
+        /* Scores begin as zero, which no weight is below. */
         score[i % m] = x > score[i % m] ? x : score[i % m];
     }
 }
 
-/* KVzip+: what a value weighs behind the output projection, [group][chunk]. */
+/* KVzip+: what a value weighs after the output projection, [group][chunk]. The session has no
+ * policy yet, so calls of kvl/policy.h take the model's numbers of layers. */
 static int repeat_norms(const struct kvl_repeat *r, struct kvl_session *s, int32_t layer,
                         int32_t kv_head, const float **out, struct kvl_err *err)
 {

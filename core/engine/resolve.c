@@ -47,7 +47,7 @@ static int32_t key_position(const struct kvl_segment *g, int32_t pos, int32_t ra
     return g->mode == KVL_POS_GROUPED ? pos / g->arg : 0;
 }
 
-/* The query stands behind all keys of the list, in its group, or at the given distance. */
+/* The query stands after all keys of the list, in its group, or at the given distance. */
 static int32_t query_position(const struct kvl_segment *g, int32_t n)
 {
     if (g->mode == KVL_POS_IN_CACHE) return n - 1;
@@ -68,7 +68,8 @@ static int job_positions(const struct kvl_head *h, const struct kvl_segment *g,
     return KVL_OK;
 }
 
-/* `data` with room for one more than n items, moved when it had to grow; NULL leaves it as it was. */
+/* `data` with room for one more than n items, moved when it had to grow; NULL leaves it as it was.
+ * Room only grows, so that a decoded token soon allocates nothing. */
 static void *grown(void *data, int32_t *cap, int32_t n, size_t item)
 {
     if (n < *cap) return data;
@@ -97,8 +98,9 @@ static int push_job(const struct kvl_head *h, const struct kvl_attn_job *job)
     return KVL_OK;
 }
 
-/* Pages go to the kernel as they are. In a layer on the host what is missing is fetched, or, where the device
- * attends on the host, that part of the job stays there. */
+/* Pages go to the kernel as they are, and for a list of everything without positions it walks the lane as it lies.
+ * In a layer on the host what is missing is fetched, or, where the device attends on the host, that part of the
+ * job stays there. */
 static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
                     const struct kvl_head_list *it, struct kvl_attn_job job)
 {
@@ -109,6 +111,8 @@ static int real_job(const struct kvl_head *h, const struct kvl_segment *g,
     job.n_pages = it->n_pages;
     job.page_tok = it->page_tok;
     job.tail = it->tail;
+    /* Only a plain list of a whole lane on the device stays pages (top_is_enough): none of what
+     * follows can concern it. */
     if (it->page) return push_job(h, &job);
     if (kvl_reads_copies(h->s, h->layer)) {
         KVL_TRY(kvl_offload_runs(h, it, &job.runs, &job.n_runs));
@@ -143,6 +147,8 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
         pos[at] = key_position(g, it->pos[i], i);
         if (bias) bias[at] = it->log_weight[i];
     }
+    /* By position, here and where weights are read: only policies give keys or ask for weights, and
+     * in the layers that they see a slot is a position, since the oracle evicts nothing. */
     const float **keys = it->keys ? kvl_arena_get(&h->e->step, (size_t)n, sizeof *keys) : NULL;
     if (it->keys && !keys) return kvl_head_list_no_memory(h);
     for (int32_t i = 0; keys && i < n; i++) keys[i] = NULL;
@@ -171,6 +177,7 @@ static int masked_job(const struct kvl_head *h, const struct kvl_segment *g,
     size_t heads = (size_t)job->n_heads, slots = (size_t)n;
     a.probs = kvl_arena_get(&h->e->step, heads * slots + 1, sizeof *a.probs);
     if (!a.probs) return kvl_head_list_no_memory(h);
+    /* `now`, for the host picks the weights of the list out of all at once. */
     KVL_TRY(h->e->now->attn_masked(&a));
     for (size_t j = 0; j < heads; j++)
         for (int32_t i = 0; i < it->n; i++)
@@ -274,6 +281,8 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
             float *probs = kvl_arena_get(&h->e->results, (size_t)n_heads * (size_t)lists[i].n + 1,
                                          sizeof *probs);
             if (!probs) return kvl_head_list_no_memory(h);
+            /* The next segment of the head writes its own over these entries; joins_add takes them
+             * before. */
             job.probs = probs;
             for (int32_t j = 0; j < n_heads; j++) {
                 h->r->probs[first + i * n_heads + j] = probs + (size_t)j * (size_t)lists[i].n;
@@ -348,6 +357,7 @@ static int joins_close(const struct kvl_head *h, struct kvl_probs_join *joins)
     for (int32_t j = 0; j < group; j++) {
         int32_t n = 0;
         for (int32_t i = 0; i < joins[j].n_parts; i++) n += joins[j].part[i].n;
+        /* Memory of the host, which makes them of the parts (resolve_join). */
         joins[j].out = kvl_arena_get(&h->e->step, (size_t)n + 1, sizeof *joins[j].out);
         if (!joins[j].out) return kvl_head_list_no_memory(h);
         joins[j].next = h->e->joins;
@@ -412,6 +422,8 @@ int kvl_resolve_finish(struct kvl_engine *e)
 {
     if (!e->joins && !e->residuals && !kvl_hosted_has_probs(e)) return KVL_OK;
     KVL_TRY(kvl_engine_sync(e));
+    /* Lists that were split between device and host first, since a join may be made of them;
+     * residuals last, since they weigh the merged output. */
     kvl_hosted_probs(e);
     resolve_join(e);
     return resolve_residual(e);
@@ -424,10 +436,12 @@ static int resolve_head(const struct kvl_head *h)
     int32_t group = kvl_group(sh), attended = 0, n;
     size_t floats = (size_t)group * (size_t)sh->head_dim;
     float *out = h->r->out + (size_t)h->kv_head * floats, *lse = h->r->lse + h->kv_head * group;
+    /* Before lists become runs, which name the places that the request gave its units. */
     if (kvl_offloads(h->s, h->layer)) KVL_TRY(kvl_offload_request(h));
     if (sel->residual_alpha) KVL_TRY(push_residual(h, out));
     bool pseudo = sel->pseudo && sel->pseudo[h->kv_head].n > 0;
     int32_t n_parts = sel->n_seg + pseudo + (h->e->sinks != NULL);
+    /* One part is the result itself, written where it belongs. */
     if (n_parts == 1) {
         KVL_TRY(resolve_segment(h, 0, out, lse, &attended));
         count_attended(h, attended);
@@ -480,6 +494,8 @@ static bool top_is_enough(const struct kvl_resolve *r)
     if (kvl_offloads(sel->s, sel->layer)) return false; /* requests are made on the host */
     if (!g->top || !plain || g->scope == KVL_SCOPE_Q_HEAD || g->mode != KVL_POS_ORIGINAL)
         return false;
+    /* items_top adds the newest page or the current token after the list: a page that is not full
+     * would make its length unknown, and a token that competed might be in the list already. */
     if (g->forced < 0 && (g->page_tok > 1 || g->n_scored == sel->n_pos)) return false;
     for (int32_t i = 0; i < g->n_lists; i++)
         if (g->list[i].log_weight || g->list[i].keys) return false;
@@ -495,12 +511,14 @@ int kvl_resolve(const struct kvl_resolve *r)
     struct kvl_session *s = r->sel->s;
     const struct kvl_shape *sh = &s->engine->model->shape;
     if (!top_is_enough(r)) KVL_TRY(kvl_sel_look(r->sel));
+    /* A probe tells of the newest step: what earlier ones read is wiped, layer by layer. */
     if (s->probe.n > 0) {
         size_t lanes = (size_t)sh->n_kv_heads * (size_t)s->probe.n;
         memset(s->probe.hit + (size_t)r->sel->layer * lanes, 0, lanes);
         s->probe.dense[r->sel->layer] =
             r->sel->dense || kvl_window_of(s->engine, r->sel->layer) > 0;
     }
+    /* All that the heads of a layer bring counts as one call (offload.c). */
     s->host.fetched = false;
     struct kvl_head before, head;
     for (int32_t h = 0; h < sh->n_kv_heads; h++, before = head) {

@@ -24,11 +24,15 @@ int kvl_session_create(struct kvl_engine *engine, struct kvl_session **out, stru
     return KVL_OK;
 }
 
-/* Ids are noted before the tokens run, so that hooks of these tokens find them (kvl_tokens). */
+/* Ids are noted before the tokens run, so that hooks of these tokens find them (kvl_tokens).  They count only once
+ * n_pos moves on: a call that fails after it leaves the session's text as it was. */
 int kvl_session_note(struct kvl_session *s, const int32_t *id, int32_t n, struct kvl_err *err)
 {
+    /* The fork of an empty session comes here without an array. */
     if (n == 0) return KVL_OK;
     if (s->cap_id - s->n_pos < n) {
+        /* By half of itself, so that decoding token by token copies every id a few times at
+         * most. */
         int32_t need = s->n_pos + n, cap = need + KVL_MIN(need / 2 + 64, INT32_MAX - need);
         int32_t *more = kvl_alloc((size_t)cap, sizeof *more);
         if (!more) return kvl_fail(err, KVL_ENOMEM, "out of memory for the ids of %d tokens", need);
@@ -71,7 +75,8 @@ static void *copy_bytes(const void *src, size_t n)
     return p;
 }
 
-/* Of the model: the mask oracle and probes keep a row for layers with a window, too. */
+/* Lanes of the model, not of the layers that the policy sees: the mask oracle and probes keep a row for layers with
+ * a window, too. */
 static size_t session_lanes(const struct kvl_session *s)
 {
     const struct kvl_shape *sh = &s->engine->model->shape;
@@ -87,6 +92,7 @@ static int fork_policy(struct kvl_session *s, const struct kvl_session *parent)
     s->index = parent->index;
     s->ctx = parent->ctx;
     s->ctx.host = &s->host;
+    /* Not the parent's for a moment: if this fork fails, its destructor frees what stands here. */
     s->ctx.state = NULL;
     s->host.session = s;
     if (!parent->planned) return KVL_OK;
@@ -163,6 +169,8 @@ void kvl_session_reset_counters(struct kvl_session *s)
                                       .prefill_scored_pairs = c.prefill_scored_pairs,
                                       .prefill_read_bytes = c.prefill_read_bytes,
                                       .prefill_ns = c.prefill_ns };
+    /* Bytes on the device and on the host are no sums over steps but what lies there now: they are
+     * taken anew. */
     kvl_offload_account(s);
 }
 
@@ -212,6 +220,7 @@ int kvl_session_reserve_dead(struct kvl_session *s, int32_t n_pos, struct kvl_er
     const struct kvl_shape *sh = &s->engine->model->shape;
     size_t lanes = (size_t)sh->n_layers * (size_t)sh->n_kv_heads;
     int32_t cap = n_pos + n_pos / 4 + 64;
+    /* Zero is alive, so positions that are still to come need no mark of their own. */
     uint8_t *dead = kvl_alloc(lanes, (size_t)cap);
     if (!dead) return kvl_fail(err, KVL_ENOMEM, "out of memory for the mask of %d tokens", n_pos);
     for (size_t lane = 0; s->dead && lane < lanes; lane++)

@@ -2,7 +2,8 @@
  * them in chunks and sends these through the layers (forward.c). */
 #include "forward.h"
 
-/* A context that no chunk has brought cannot be behind a token. */
+/* A policy that masks its own prefill decides on the context when the prefill ends: a step before it would find a
+ * policy that was opened and nothing more. */
 static int check_context(const struct kvl_session *s, struct kvl_err *err)
 {
     const struct kvl_planned *p = s->planned;
@@ -60,12 +61,15 @@ static int extend(struct kvl_session *s, const int32_t *id, int32_t n, float *lo
     for (int32_t at = 0; at < n; at += e->desc.chunk_tok) {
         struct kvl_forward f = { .e = e,
                                  .mode = KVL_EXTEND,
+                                 /* On a GPU a lap would measure how long it takes to give work to
+                                  * the device, not how long the work takes. */
                                  .timed = !e->dev->discrete,
                                  .err = err,
                                  .n = KVL_MIN(e->desc.chunk_tok, n - at) };
         f.more = at + f.n < n;
         kvl_rows_set(s, id + at, f.n);
         KVL_TRY(kvl_forward_rows(&f));
+        /* Before the next chunk, whose rows take the place of these in e->x. */
         if (logits) KVL_TRY(kvl_forward_logits(&f, f.n, logits + (size_t)at * n_vocab));
         s->n_pos += f.n;
         s->index += f.n;
@@ -96,6 +100,8 @@ static int decode_step(const struct kvl_forward *f, float *logits)
     KVL_TRY(kvl_engine_failed(f->e, "beginning a step", rc, f->err));
     rc = kvl_forward_rows(f);
     if (rc == KVL_OK) rc = kvl_forward_logits(f, f->n, logits);
+    /* After a failure, too: what the device has gathered of this step must not run as part of the
+     * next one. */
     int end = dev->step_end ? dev->step_end() : KVL_OK;
     return rc == KVL_OK ? kvl_engine_failed(f->e, "ending a step", end, f->err) : rc;
 }
@@ -113,6 +119,7 @@ static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, fl
     KVL_TRY(kvl_engine_reserve(e, n, err));
     for (int32_t i = 0; i < n; i++) KVL_TRY(kvl_session_note(s[i], &id[i], 1, err));
     uint64_t t0 = kvl_now_ns();
+    /* Times are kept by session: those of rows that run together cannot be told apart. */
     struct kvl_forward f = {
         .e = e, .mode = KVL_DECODE, .n = n, .timed = n == 1 && !e->dev->discrete, .err = err
     };
@@ -121,6 +128,7 @@ static int decode(struct kvl_session *const *s, int32_t n, const int32_t *id, fl
         s[i]->failed = true;
     }
     KVL_TRY(decode_step(&f, logits));
+    /* Only now: the wait for the logits has brought what operators chose to the host. */
     KVL_TRY(kvl_evict_late(e, err));
     for (int32_t i = 0; i < n; i++) {
         s[i]->failed = false;

@@ -4,9 +4,9 @@
  *
  * Content, little-endian: a head of numbers; the ids of the tokens; of a model with layers of a window, how many
  * blocks each layer has freed; per layer the full blocks, CHUNK_BLOCKS of each kv head
- * in turn, as they lie in memory; per layer, kv head and part the rows of the tokens behind the last full block;
+ * in turn, as they lie in memory; per layer, kv head and part the rows of the tokens after the last full block;
  * the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
- * Of a block only the store knows the layout: nothing is converted, and a load costs little more than
+ * Only the store knows the layout of a block: nothing is converted, and a load costs little more than
  * decoding the file. */
 #include "snapshot_file.h"
 
@@ -24,7 +24,7 @@ enum { CHUNK_BLOCKS = 16 };
 
 /* ---- key ------------------------------------------------------------------------------------------- */
 
-/* Repetitions of a context are made of what the others and the cache hold. */
+/* Repetitions of a context are not stored: they are made anew from the cache when a policy asks. */
 static bool observer_has_bytes(const struct kvl_observer_set *set, int32_t i)
 {
     return !kvl_observes_replay(set->column[i].what);
@@ -68,6 +68,8 @@ static int key_lines(const struct kvl_engine *e, const int32_t *id, int32_t n, s
         KVL_TRY(kvl_buf_printf(out, "rope %s\n", e->rope_long ? "long" : "short"));
     KVL_TRY(key_observers(&e->desc.observers, out));
     if (kvl_prefills_bf16(e)) KVL_TRY(kvl_buf_adds(out, "prefill bf16\n"));
+    /* The size of a chunk only with OpenBLAS: elsewhere a row does not depend on those beside
+     * it. */
     if (e->desc.prefill_type == KVL_PREFILL_BLAS)
         KVL_TRY(
             kvl_buf_printf(out, "prefill blas chunk=%d %s\n", e->desc.chunk_tok, kvl_ops_blas()));
@@ -85,7 +87,8 @@ int kvl_snapshot_key(const struct kvl_engine *e, const int32_t *id, int32_t n, s
 
 /* ---- head ------------------------------------------------------------------------------------------ */
 
-/* What the content declares; everything but the three lengths must be as in the engine. */
+/* What the content declares; everything but the three lengths must be as in the engine.  Members are of one size, so
+ * that there is no padding: heads are written and compared as they lie. */
 struct snapshot_head {
     int32_t n_layers, n_kv_heads, head_dim, n_heads, type, raw_keys;
     int32_t window, n_columns, column[2 * KVL_MAX_COLUMNS];
@@ -136,7 +139,7 @@ static int head_check(const struct kvl_engine *e, const struct snapshot_head *h,
 struct snapshot_lanes {
     const struct kvl_layout *layout;
     int32_t n_layers, n_heads; /* kv heads */
-    int32_t n_blocks, n_tail;  /* full blocks of n_pos tokens, tokens behind them */
+    int32_t n_blocks, n_tail;  /* full blocks of n_pos tokens, tokens after them */
     const int32_t *gone; /* [n_layers] of these, blocks that a layer of a window has not; or NULL */
     size_t off, bytes;   /* of what a block holds */
     uint8_t **block;     /* [n_heads][CHUNK_BLOCKS] */
@@ -187,12 +190,14 @@ static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
     return rc == KVL_OK ? rc : kvl_fail(err, rc, "snapshot: %s", ls->device->error());
 }
 
-/* Of the numbers in rows, for the compression: of quantised ones scales and pairs of bytes. */
+/* Width of the numbers in a row, by which its bytes are split before they are compressed. Quantised
+ * rows are scales of two bytes and packed numbers: pairs serve both. */
 static size_t row_width(enum kvl_kv_type type)
 {
     return type == KVL_KV_F32 ? 4 : 2;
 }
 
+/* A block goes as one piece of memory, so one width must fit its keys and its values. */
 static size_t block_width(const struct kvl_layout *l)
 {
     return KVL_MIN(row_width(l->type[KVL_PART_K]), row_width(l->type[KVL_PART_V]));
@@ -245,6 +250,8 @@ static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
 {
     int32_t have = kvl_seq_len(s->seq, layer, 0);
     int32_t pos = have + (ls->n_blocks - lanes_of(ls, layer)) * ls->layout->block_tok;
+    /* Blocks come into the lane before their bytes: a file that ends here fails the load, and the
+     * half-filled session goes with it. */
     KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n << ls->layout->block_shift, ls->block, err));
     if (ls->stage) return load_staged(s, r, ls, n, err);
     for (int32_t i = 0; i < ls->n_heads * n; i++)
@@ -252,7 +259,8 @@ static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
     return KVL_OK;
 }
 
-/* Of the block behind the last full one, in memory of the host: from its first key on, `at`. */
+/* Rows of the block after the last full one, which lie in memory of the host: its first key is at
+ * `at`. */
 static int save_rows(struct kvl_snapshot_writer *w, const struct snapshot_lanes *ls,
                      const uint8_t *at, struct kvl_err *err)
 {
@@ -323,6 +331,7 @@ static int save_gone(struct kvl_session *s, struct kvl_snapshot_writer *w, int32
     int32_t n_layers = s->engine->model->shape.n_layers;
     int32_t block_tok = kvl_store_desc(s->engine->store)->block_tok;
     if (!gone) return KVL_OK;
+    /* Heads of a layer forget together, so the first tells for all. */
     for (int32_t l = 0; l < n_layers; l++)
         gone[l] = (s->n_pos - kvl_seq_len(s->seq, l, 0)) / block_tok;
     return kvl_snapshot_put(w, gone, (size_t)n_layers * sizeof *gone, sizeof *gone, err);
@@ -424,6 +433,7 @@ static int observers_each(const struct kvl_engine *e, const struct kvl_observers
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         size_t dim = (size_t)sh->head_dim, bytes = heads * dim * sizeof(double);
         if (!o->moments[i].sum) continue;
+        /* Doubles go as pairs of floats: a snapshot knows elements of up to 4 bytes. */
         KVL_TRY(each(e, of, (float *)(void *)o->moments[i].sum, bytes, err));
         KVL_TRY(each(e, of, (float *)(void *)o->moments[i].product, bytes * (dim + 1) / 2, err));
     }
@@ -438,6 +448,8 @@ static int save_check(const struct kvl_session *s, struct kvl_err *err)
         return kvl_fail(err, KVL_EINTERNAL,
                         "snapshot of a session that failed or is under a policy");
     if (s->n_pos < 1) return kvl_fail(err, KVL_EINVAL, "snapshot of an empty session");
+    /* The key names the observers of the engine; a session that is older than kvl_engine_observe
+     * has others. */
     struct kvl_observer_set has = s->obs ? s->obs->set : (struct kvl_observer_set){ 0 };
     if (memcmp(&has, &s->engine->desc.observers, sizeof has) != 0)
         return kvl_fail(err, KVL_EINTERNAL,
@@ -463,13 +475,15 @@ int kvl_session_save(struct kvl_session *s, const char *path, const char *key, s
     KVL_TRY(save_check(s, err));
     KVL_TRY(kvl_engine_wait(s->engine, err));
     KVL_TRY(kvl_snapshot_create(path, key, &w, err));
+    /* close_writer removes what was not committed, so an error on the way leaves no file. */
     int rc = save_body(s, w, err);
     if (rc == KVL_OK) rc = kvl_snapshot_commit(w, err);
     kvl_snapshot_close_writer(w);
     return kvl_engine_memory(s->engine, rc, err);
 }
 
-/* A declared number makes room only as bytes come. */
+/* A declared number makes room only as bytes come. n_pos counts the ids while they come, since
+ * kvl_session_note adds at n_pos, and goes back to 0: lanes hold nothing yet. */
 static int load_ids(struct kvl_session *s, struct kvl_snapshot_reader *r, int32_t n,
                     struct kvl_err *err)
 {
@@ -519,6 +533,8 @@ int kvl_session_load(struct kvl_engine *engine, const char *path, const char *ke
     int rc = kvl_session_create(engine, &s, err);
     if (rc == KVL_OK) rc = load_body(s, r, err);
     kvl_snapshot_close_reader(r);
+    /* The checksum of the content comes last (kvl_snapshot_end): no caller sees a session before it
+     * was right. */
     if (rc == KVL_OK)
         *out = s;
     else

@@ -15,6 +15,7 @@
 #include <zstd.h>
 
 enum {
+    /* Goes up with the layout of the file; what the content means is in the key. */
     FILE_FORMAT = 3,
     FILE_PIECE = 1 << 20,
     /* Stored floats hardly compress: level 1 takes what is to be had, at disk speed. */
@@ -59,6 +60,8 @@ static void put_hash(uint8_t *p, XXH128_hash_t h)
  * alike and low ones are noise: apart they compress, together they hardly do. */
 static void planes_split(uint8_t *plane, size_t stride, const uint8_t *from, size_t n, size_t width)
 {
+    /* Nearly all content is of two bytes; with the width known and no overlap the compiler makes
+     * vectors of the loop. */
     if (width == 2) {
         uint8_t *restrict low = plane, *restrict high = plane + stride;
         for (size_t i = 0; i < n; i++) {
@@ -173,6 +176,7 @@ static int writer_open(struct kvl_snapshot_writer *w, const char *path, struct k
     w->hash = XXH3_createState();
     w->piece = kvl_alloc(FILE_PIECE, 1);
     w->frame = kvl_alloc(frame_room(), 1);
+    /* Not 0: piece_end divides by it before the first element has said its width. */
     w->width = 1;
     if (!w->path || !w->tmp || !w->zstd || !w->hash || !w->piece || !w->frame)
         return kvl_fail(err, KVL_ENOMEM, "%s: out of memory for a snapshot", path);
@@ -218,6 +222,7 @@ static int piece_end(struct kvl_snapshot_writer *w, struct kvl_err *err)
 {
     size_t n = w->n * w->width, stride = FILE_PIECE / w->width;
     if (n == 0) return KVL_OK;
+    /* A reader expects planes n bytes apart, as a piece that is not full does not have them. */
     for (size_t b = 1; w->n < stride && b < w->width; b++)
         memmove(w->piece + b * w->n, w->piece + b * stride, w->n);
     size_t m =
@@ -270,16 +275,19 @@ int kvl_snapshot_commit(struct kvl_snapshot_writer *w, struct kvl_err *err)
     KVL_TRY(piece_write(w, 0, 0, err));
     put_hash(hash, XXH3_128bits_digest(w->hash));
     KVL_TRY(write_all(w, hash, sizeof hash, err));
+    /* mkostemp makes files for their owner alone, and a folder of snapshots may serve several
+     * users. */
     if (fchmod(w->fd, 0644) != 0) return write_failed(w, "share", err);
     if (fsync(w->fd) != 0) return write_failed(w, "write", err);
     if (rename(w->tmp, w->path) != 0) return write_failed(w, "rename", err);
+    /* It has its name: close_writer must not remove it any more. */
     kvl_free(w->tmp);
     w->tmp = NULL;
     sync_folder(w->path);
     return KVL_OK;
 }
 
-/* What was not committed leaves nothing behind. */
+/* What was not committed leaves no file. */
 void kvl_snapshot_close_writer(struct kvl_snapshot_writer *w)
 {
     if (!w) return;
@@ -314,8 +322,7 @@ int kvl_snapshot_damaged(const struct kvl_snapshot_reader *r, const char *what, 
                     what);
 }
 
-/* At most n bytes; *got = 0 at the end of the file. */
-/* Interrupted by a signal is not an error. */
+/* At most n bytes; *got = 0 at the end of the file.  A signal in between is no error. */
 static int read_some(struct kvl_snapshot_reader *r, void *data, size_t n, size_t *got,
                      struct kvl_err *err)
 {
@@ -356,7 +363,7 @@ static int another_key(const struct kvl_snapshot_reader *r, const char *have, co
 }
 
 /* Checked in the order in which a wrong file would show: what it is, whether it is whole, which format, whose (key
- * NULL: anybody's).  The key stays in r->frame, behind the head, until something is read. */
+ * NULL: any).  The key stays in r->frame, after the head, until something is read. */
 static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_err *err)
 {
     uint8_t *head = r->frame, hash[8], want[8];
@@ -376,6 +383,8 @@ static int read_head(struct kvl_snapshot_reader *r, const char *key, struct kvl_
                         "will be made again",
                         r->path, format, FILE_FORMAT);
     char *have = (char *)head + HEAD_BYTES;
+    /* The buffer has room for one byte more (reader_open); the checksum that stands here in the
+     * file was read elsewhere. */
     have[n] = '\0';
     return !key || strcmp(have, key) == 0 ? KVL_OK : another_key(r, have, key, err);
 }
@@ -430,8 +439,8 @@ static void read_ahead(struct kvl_snapshot_reader *r)
     r->asked = at + FILE_AHEAD;
 }
 
-/* *m = bytes of the frame that follows; r->n = 0: it was the last piece. */
-/* Lengths are checked before they are used: the checksum comes only at the end. */
+/* *m = bytes of the frame that follows; r->n = 0: it was the last piece.  Lengths are checked before they are used: the
+ * checksum comes only at the end, and a frame must fit the room that was made for the largest. */
 static int piece_head(struct kvl_snapshot_reader *r, size_t *m, struct kvl_err *err)
 {
     uint8_t *head = r->frame;
@@ -452,6 +461,7 @@ static int piece_read(struct kvl_snapshot_reader *r, struct kvl_err *err)
     size_t m;
     KVL_TRY(piece_head(r, &m, err));
     KVL_TRY(read_all(r, r->frame + PIECE_HEAD, m, err));
+    /* As the bytes lie in the file: zstd may well decode a frame that is damaged. */
     XXH3_128bits_update(r->hash, r->frame, PIECE_HEAD + m);
     if (r->n == 0) return KVL_OK;
     read_ahead(r);
@@ -465,10 +475,12 @@ int kvl_snapshot_get(struct kvl_snapshot_reader *r, void *data, size_t n, struct
 {
     uint8_t *to = data;
     while (n > 0) {
+        /* Also true before the first piece, when both are 0. */
         if (r->at == r->n) {
             KVL_TRY(piece_read(r, err));
             if (r->n == 0) return kvl_snapshot_damaged(r, "it holds too little", err);
         }
+        /* Elements stay whole: what asks for less than one was written with another width. */
         size_t m = KVL_MIN(n / r->width, r->n - r->at);
         if (m == 0) return kvl_snapshot_damaged(r, "elements of another width", err);
         planes_join(to, r->piece + r->at, r->n, m, r->width);
@@ -479,7 +491,7 @@ int kvl_snapshot_get(struct kvl_snapshot_reader *r, void *data, size_t n, struct
     return KVL_OK;
 }
 
-/* Behind the last piece. */
+/* What follows the last piece: the checksum, and nothing more. */
 static int read_tail(struct kvl_snapshot_reader *r, struct kvl_err *err)
 {
     uint8_t hash[HASH_BYTES], want[HASH_BYTES], more;
@@ -499,7 +511,7 @@ int kvl_snapshot_end(struct kvl_snapshot_reader *r, struct kvl_err *err)
     return r->n > 0 ? kvl_snapshot_damaged(r, "it holds too much", err) : read_tail(r, err);
 }
 
-/* Of anybody's snapshot. */
+/* Opens a snapshot whatever its key, which is given out. */
 static int open_any(const char *path, struct kvl_buf *key, struct kvl_snapshot_reader **out,
                     struct kvl_err *err)
 {

@@ -6,7 +6,7 @@
  *           one zstd frame: the first byte of every element, then the second of every element ...
  *   a piece of no bytes with no frame
  *   the XXH3-128 of all pieces as they lie in the file
- * and nothing behind.  Exponents lie together that way: stored floats take a tenth less room and
+ * and nothing after it.  Exponents lie together that way: stored floats take a tenth less room and
  * decode almost twice as fast.  Pieces do not depend on each other.  A reader believes no size: it
  * takes what the frames really give.
  *

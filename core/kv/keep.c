@@ -117,7 +117,7 @@ static uint8_t *evict_own(const struct evict *e, int32_t b, int32_t n, uint8_t *
     return own;
 }
 
-/* The tail walks up over live slots behind the new end and never meets a hole twice: both lists are as long as
+/* The tail walks up over live slots after the new end and never meets a hole twice: both lists are as long as
  * each other. */
 static void evict_fill(const struct evict *e, uint8_t ***fresh)
 {
@@ -192,7 +192,7 @@ static const int32_t *evict_renumber(const struct evict *e)
     return renumber;
 }
 
-/* Blocks go behind the moves that still read them. */
+/* Blocks go after the moves that still read them. */
 static void evict_shrink(const struct evict *e)
 {
     struct kvl_table *t = e->t;
@@ -271,8 +271,8 @@ static int keep_refuse(const struct kvl_table *t, int32_t layer, int32_t kv_head
                     layer, kv_head, i, pos[i], t->n_slots, t->max_pos);
 }
 
-/* Evicts the ranks in scratch; blocks it needs pass through the scratch array from `at` on. */
-/* Room first, marks taken back where there is none: a lane that could not be cut is as it was. */
+/* Evicts the ranks in scratch; blocks it needs pass through the scratch array from `at` on.  Room first, marks taken
+ * back where there is none: a lane that could not be cut is as it was. */
 static int keep_evict(struct kvl_store *store, struct kvl_table *t, int32_t n_gone, int32_t at,
                       struct kvl_err *err)
 {
@@ -358,7 +358,7 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     if (n_good < n) return keep_refuse(t, layer, kv_head, pos, n_good, err);
     if (n_gone == 0) return KVL_OK;
 
-    /* Of a sorted lane only: slots change their numbers, and an index would have to follow. */
+    /* A sorted lane only: slots change their numbers, and an index would have to follow. */
     bool whole_blocks = t->sorted && n_gone >= d->block_tok;
     KVL_TRY(whole_blocks ? keep_spliced(store, t, n_gone, err)
                          : keep_evict(store, t, n_gone, 0, err));

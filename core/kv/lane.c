@@ -14,6 +14,7 @@ static const struct kvl_table *lane_table(const struct kvl_seq *seq, int32_t lay
     return kvl_seq_table(seq, layer, kv_head);
 }
 
+/* A view, not a copy: it holds until the sequence is written, which may move the table of blocks. */
 struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t kv_head)
 {
     const struct kvl_table *t = lane_table(seq, layer, kv_head);
@@ -121,6 +122,7 @@ int32_t kvl_seq_find(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, 
     for (int32_t i = 0; i < n; i++) {
         bool live = pos[i] >= 0 && pos[i] <= t->max_pos;
         if (live && !identity) {
+            /* A position below the one before starts over, so any order is served, only slower. */
             rank = lane_gallop(l, t, i > 0 && pos[i] < pos[i - 1] ? 0 : rank, pos[i]);
             live = lane_rank_pos(l, t, rank) == pos[i];
         }

@@ -1,3 +1,4 @@
+/* Blocks that move between memory of the device and pinned memory of the host, whole and in both directions. */
 #include "place.h"
 
 #include "store.h"
@@ -19,6 +20,8 @@ static int32_t place_run(const struct kvl_store *store, uint8_t *const *from, ui
     return i;
 }
 
+/* Positions of both kinds of blocks are in ordinary memory, and move at once; parts go over the bus
+ * in order with other work of the device. */
 static int place_copy(const struct kvl_store *store, uint8_t *const *from, uint8_t *const *to,
                       int32_t n)
 {
@@ -42,9 +45,13 @@ static int place_move(struct kvl_store *store, uint8_t **block, int32_t n, struc
     KVL_TRY(kvl_scratch_blocks(&store->scratch, n, err));
     uint8_t **fresh = store->scratch.blocks;
     KVL_TRY(kvl_pool_take(to, n, fresh, err));
+    /* The stream of copies may still read blocks that were given back to this pool: MAIN writes to
+     * them after it. */
     kvl_store_settle(store);
     int rc = place_copy(store, block, fresh, n);
     for (int32_t i = 0; i < n; i++) {
+        /* Only this table goes over to the new block: a fork that shares the old one keeps it where
+         * it is. */
         kvl_block_unref(rc == KVL_OK ? block[i] : fresh[i]);
         if (rc == KVL_OK) block[i] = fresh[i];
     }
@@ -57,6 +64,8 @@ int kvl_table_move(struct kvl_store *store, struct kvl_table *t, int32_t first, 
 {
     assert(store->device && end <= kvl_blocks_for(&store->layout, t->n_slots));
     for (int32_t b = first, n; b < end; b += n) {
+        /* Runs of blocks that have to move, in steps, since for the length of a copy a block is
+         * there twice. */
         n = 1;
         if (kvl_block_of(to, t->blocks[b])) continue;
         while (b + n < end && n < PLACE_STEP && !kvl_block_of(to, t->blocks[b + n])) n++;
@@ -83,7 +92,7 @@ int kvl_seq_to_host(struct kvl_seq *seq, int32_t layer, struct kvl_err *err)
         KVL_TRY(kvl_table_move(store, t, first, n_full, &store->host, err));
     }
     if (store->host.n_blocks == n_before) return KVL_OK;
-    int rc = store->device->sync(); /* what a device frees is there again when somebody waited */
+    int rc = store->device->sync(); /* what a device frees comes back with a wait */
     return rc == KVL_OK ? rc : kvl_device_fail(store, rc, err);
 }
 

@@ -6,7 +6,7 @@
 
 #define POOL_SLAB_BYTES     ((size_t)2 << 20) /* a huge page of x86-64 and arm64 */
 #define POOL_SLAB_MIN       8                 /* blocks, however large */
-#define POOL_RESERVE        1                 /* empty slab that stays mapped */
+#define POOL_RESERVE        1 /* empty slab that stays mapped: a token may come and go */
 #define POOL_SLAB_MAX_BYTES ((size_t)1 << 30)
 /* On a device, where allocating takes long. */
 #define POOL_DEVICE_BYTES  ((size_t)32 << 20)
@@ -34,6 +34,7 @@ static size_t slab_bytes(const struct kvl_pool *pool)
  * tables than on keys.  Where the system has no huge pages to give, ordinary ones serve. */
 static void *slab_map(size_t n)
 {
+    /* mmap aligns to small pages: more is mapped, and both ends are given back. */
     size_t room = n + POOL_SLAB_BYTES;
     uint8_t *all = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) return NULL;
@@ -146,6 +147,8 @@ void kvl_pool_close(struct kvl_pool *pool)
     while (pool->slabs[KVL_SLAB_EMPTY]) slab_destroy(pool, pool->slabs[KVL_SLAB_EMPTY]);
 }
 
+/* Heads of a slab and their parts lie in the same order, so the number of a block is its place in
+ * both. */
 static uint8_t *block_data(const struct kvl_pool *pool, const struct kvl_slab *slab,
                            struct kvl_block *block)
 {
@@ -166,6 +169,8 @@ static uint8_t *pool_take_one(struct kvl_pool *pool)
         slab->free = block->next_free;
     else
         block = kvl_block_head(slab->base + (size_t)slab->n_fresh++ * pool->host_bytes);
+    /* The head is written only now: a slab that was just mapped has no pages until its blocks are
+     * used. */
     *block = (struct kvl_block){ .refs = 1, .slab = slab, .data = block_data(pool, slab, block) };
     slab->n_used++;
     slab_settle(pool, slab);
@@ -179,6 +184,8 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
 {
     assert(n >= 0);
     if (pool->limit_bytes &&
+        /* In blocks that are in use and not in slabs: the limit is the user's, for what a cache
+         * holds. */
         (uint64_t)(pool->n_blocks + n) > pool->limit_bytes / pool->block_bytes && n > 0)
         return kvl_fail(err, KVL_ENOMEM,
                         "KV store: %d more blocks of %zu bytes pass the limit of %zu bytes "
@@ -194,6 +201,7 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
             pool->place == KVL_PLACE_PINNED ? "pinned host " : "", n, pool->block_bytes,
             (long long)pool->n_blocks);
     }
+    /* Blocks on the device and those moved to the host are one cache, with one peak. */
     int64_t n_all = pool->n_blocks + (pool->other ? pool->other->n_blocks : 0);
     pool->peak_blocks = KVL_MAX(pool->peak_blocks, n_all);
     return KVL_OK;

@@ -70,7 +70,7 @@ static inline const uint8_t *kvl_block_parts(const uint8_t *block)
     return ((const struct kvl_block *)(const void *)block)->data;
 }
 
-/* The parts of b lie i blocks behind those of `first`, in the same slab: slabs may lie side by side, but no copy
+/* The parts of b lie i blocks after those of `first`, in the same slab: slabs may lie side by side, but no copy
  * may leave the one where it began. */
 static inline bool kvl_block_follows(const struct kvl_layout *l, const uint8_t *first,
                                      const uint8_t *b, int32_t i)

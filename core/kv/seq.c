@@ -48,7 +48,7 @@ int kvl_seq_create(struct kvl_store *store, struct kvl_seq **out, struct kvl_err
     return KVL_OK;
 }
 
-/* Blocks go where nobody else has them; a fork keeps what it shares. */
+/* Blocks without another reference go back to the pool; those that a fork shares stay. */
 static void table_clear(struct kvl_store *store, struct kvl_table *t)
 {
     int32_t n_blocks = kvl_blocks_for(&store->layout, t->n_slots);
@@ -96,6 +96,8 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
     to->n_slots = from->n_slots;
     to->max_pos = from->max_pos;
     to->sorted = from->sorted;
+    /* kvl_links_fork copies the device's table as it is, so what that does not know yet it does not
+     * know of the fork either. */
     to->link_lo = from->link_lo;
     to->link_hi = from->link_hi;
     return KVL_OK;
@@ -143,6 +145,7 @@ static int append_compare(const void *a, const void *b)
 /* New positions with their slots, ascending by position; `keys` [n]. */
 static void append_sort(const struct append *a, int32_t first_slot, int64_t *keys)
 {
+    /* Position above, slot below: one comparison sorts both. */
     for (int32_t i = 0; i < a->n; i++) keys[i] = (int64_t)a->pos[i] << 32 | (first_slot + i);
     if (!a->ascending) qsort(keys, (size_t)a->n, sizeof *keys, append_compare);
 }
@@ -186,8 +189,8 @@ static int append_check_unique(struct kvl_seq *seq, int32_t layer, const struct 
     return KVL_OK;
 }
 
-/* The usual append goes on behind what every lane holds; that alone needs no look at stored positions.  Any other must
- * be looked up, for a position that a lane had twice would be read twice. */
+/* The usual append goes on after what every lane holds; that alone needs no look at stored positions. Any other must be
+ * looked up, for a position that a lane had twice would be read twice. */
 static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &seq->store->desc;
@@ -230,6 +233,7 @@ static int append_reserve(struct kvl_seq *seq, int32_t layer, struct append *a, 
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++) {
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
         int32_t have = kvl_blocks_for(l, t->n_slots), want = kvl_blocks_for(l, t->n_slots + a->n);
+        /* One block more where the last one is shared: it is copied before it is written. */
         need += want - have + append_copies(l, t);
         KVL_TRY(table_reserve(t, have, want, err));
         KVL_TRY(kvl_links_reserve(seq, want, err));

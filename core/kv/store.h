@@ -117,7 +117,7 @@ void kvl_moves_add(struct kvl_store *store, enum kvl_moves_kind kind, uint8_t *d
 void kvl_store_settle(const struct kvl_store *store);
 /* Gives what waits to the device: before a block that it reads is let go. */
 void kvl_moves_run(struct kvl_store *store);
-/* Lets a block go behind what moves. */
+/* Lets a block go once what moves has run. */
 void kvl_moves_unref(struct kvl_store *store, uint8_t *block);
 /* The same, and whether all went well; KVL_EDEVICE. */
 int kvl_moves_end(struct kvl_store *store, struct kvl_err *err);

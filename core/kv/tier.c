@@ -53,6 +53,8 @@ static void rows_free(struct tier_rows *r)
 void kvl_tier_destroy(struct kvl_tier *t)
 {
     if (!t) return;
+    /* Copies under way write to places that are given back below: what MAIN does with that memory
+     * next has to come after them. */
     (void)kvl_tier_await(t);
     kvl_free(t->gather);
     for (int32_t i = 0; t->lanes && i < t->n_lanes; i++) {
@@ -81,6 +83,7 @@ bool kvl_tier_has(const struct kvl_tier *t, int32_t layer)
 void kvl_tier_layers(struct kvl_tier *t, const uint8_t *layers)
 {
     for (int32_t i = 0; i < t->n_lanes; i++) {
+        /* Layers can only be named while nothing has aged: what moved would have to come back. */
         assert(t->lanes[i].end == t->lanes[i].first);
         t->lanes[i].on = t->lanes[i].on && layers[i / t->n_kv_heads];
     }
@@ -93,6 +96,7 @@ static void *copied(const void *from, int32_t n, size_t item)
     return to;
 }
 
+/* Room is made when a block is taken, so that giving one back cannot fail. */
 int kvl_tier_spare(struct kvl_tier *t, int32_t n)
 {
     void *spare = t->spare;
@@ -245,6 +249,8 @@ int kvl_tier_age(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer, i
     return KVL_OK;
 }
 
+/* Blocks from low to end hold host units alone and stay: the rest of the lane comes to the device, where attention of
+ * the tier expects it. */
 int kvl_tier_bring(struct kvl_tier *t, const struct kvl_seq *seq, int32_t layer)
 {
     struct kvl_store *store = t->store;
@@ -302,6 +308,8 @@ static int view_build(const struct kvl_tier *t, const struct kvl_seq *seq, int32
     a->n_table = 0;
     table_add(a, a->cache.block, a->cache.n_blocks);
     table_add(a, a->stage.block, a->stage.n_blocks);
+    /* Slots before the host's part keep their distance from each other, and so do those after it:
+     * one shift serves each side. */
     a->shift[0] = a->n_table << l->block_shift;
     table_add(a, table->blocks, head);
     a->shift[1] = (a->n_table - tail) * l->block_tok;
@@ -309,6 +317,7 @@ static int view_build(const struct kvl_tier *t, const struct kvl_seq *seq, int32
     return KVL_OK;
 }
 
+/* New memory knows no block: with n_sent 0 all of them are sent again. */
 static int links_room(const struct kvl_tier *t, struct kvl_tier_lane *a)
 {
     const struct kvl_device *device = t->store->device;
@@ -410,6 +419,8 @@ int kvl_tier_host_view(struct kvl_tier *t, const struct kvl_seq *seq, int32_t la
     KVL_TRY(kvl_grow(&room, &a->cap_table, 0, n, sizeof *a->table, NULL));
     a->table = room;
     a->n_table = n;
+    /* On the CPU all blocks lie alike, so which ones would be the host's is worked out once per
+     * request. */
     if (!store->device) host_blocks(t, a, table, &a->host_low, &a->host_end);
     *out = (struct kvl_lane){ .layout = &store->layout,
                               .blocks = (const uint8_t *const *)a->table,

@@ -10,7 +10,7 @@
  *
  * Attention never gets the blocks of the host: its view of a lane (kvl_tier_view) has the blocks of
  * the places and those of positions that are on the device, and kvl_tier_map says in which slot of that
- * view a position is.  Who attends where blocks lie makes no requests, and gets kvl_tier_host_view.
+ * view a position is.  Attention where blocks lie makes no requests, and gets kvl_tier_host_view.
  *
  * The way of a lane and step: age -> begin -> want, want ... -> fetch -> map, view -> send, await ->
  * [attention] -> settle.  Guesses do guess, want and fetch, then send.
@@ -19,7 +19,7 @@
  * slots are in order; others stay, which costs memory, not results), and their room on the device is given back.
  * Places lie on the device; what fetches bring, of however many lanes, is sent as one gather on the copy
  * stream, and attention awaits it.
- * Kernels reach pinned memory as well, slowly: who reads a whole lane needs nothing of this.
+ * Kernels reach pinned memory as well, slowly: what reads a whole lane needs nothing of this.
  * Tables, places, replacement and counts stay on the host: they depend on the selection alone.
  *
  * On the CPU both tiers are the same memory.  All of the above is decided and counted there, too, but places have no
@@ -102,7 +102,7 @@ int kvl_tier_scores(struct kvl_tier *t, int32_t layer, int32_t kv_head, const fl
                     int32_t n);
 
 /* Runs of the view that hold positions pos .. pos + n - 1, which lie in slots slot .. slot + n - 1 of
- * the sequence and belong to the request, behind the m of `out`: the new m.  At most
+ * the sequence and belong to the request, after the m of `out`: the new m.  At most
  * n / unit_tok + 3 are added. */
 int32_t kvl_tier_map(const struct kvl_tier *t, int32_t layer, int32_t kv_head, int32_t pos,
                      int32_t slot, int32_t n, struct kvl_run *out, int32_t m);

@@ -236,7 +236,8 @@ static bool gather_extends(const struct kvl_tier *t, const struct kvl_kv_move *m
            last->from_slot + last->n == m->from_slot;
 }
 
-/* Of a block of the host its head alone is touched, which is far away: it has positions pos .. pos + n - 1. */
+/* Only the head of a block of the host is touched, which is far away: it has positions pos .. pos +
+ * n - 1. */
 static int copy_run(struct kvl_tier *t, uint8_t *dst, int32_t to, uint8_t *src, int32_t from,
                     int32_t pos, int32_t n)
 {

@@ -1,5 +1,5 @@
 /* Filter layers by what they capture. */
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 
 #include <math.h>
 

@@ -78,7 +78,7 @@ struct kvl_column_sums {
     float *sum, *carry; /* [n_layers][n_heads][n_tok]; of blocks no carry */
 };
 
-/* Of the queries before RoPE of positions `param` and up. */
+/* Sums over the queries before RoPE of positions `param` and up. */
 struct kvl_moment_sums {
     double *sum;     /* [n_layers][n_heads][head_dim] */
     double *product; /* [n_layers][n_heads][head_dim (head_dim + 1) / 2] */
@@ -145,7 +145,8 @@ void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n);
 const struct kvl_repeated *kvl_observers_repeated(const struct kvl_session *s,
                                                   enum kvl_observer what, int32_t param);
 
-/* Of KVL_OBS_BLOCKS: blocks that a chunk [n][n_heads * head_dim] of one layer completes, whose keys end e->lanes. */
+/* KVL_OBS_BLOCKS: sums the blocks that a chunk [n][n_heads * head_dim] of one layer completes,
+ * whose keys end e->lanes. */
 int kvl_observers_blocks(const struct kvl_engine *e, const struct kvl_observers *o, int32_t i,
                          int32_t layer, const float *q, int32_t n);
 /* The same of the complete context, its last block too: sums [n_heads][n_tok]. */
@@ -188,6 +189,12 @@ struct kvl_row_table {
     struct kvl_row_plane *plane; /* [decl.n_layers] */
 };
 
+/* Rows of a table that has n_pos positions. */
+int32_t kvl_row_decl_rows(const struct kvl_row_decl *d, int32_t n_pos);
+size_t kvl_row_elem_bytes(const struct kvl_row_table *t);
+/* A table without memory: how many rows of how many bytes it has over a store of such a type. */
+struct kvl_row_table kvl_row_table_shape(const struct kvl_row_decl *decl, int32_t n_kv_heads,
+                                         enum kvl_kv_type store, int32_t n_pos);
 /* Rows for n_pos positions, zero until they are written. */
 int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
                          struct kvl_row_table **out);
@@ -208,7 +215,7 @@ int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, co
                        int32_t n_live, const int32_t *pos, int32_t n);
 /* Carries out what kvl_row_table_keep left for one launch of the device. */
 int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err);
-/* Of all rows, shared or not. */
+/* Bytes of all rows, shared or not. */
 size_t kvl_row_table_bytes(const struct kvl_row_table *t);
 
 /* ---- select.c, shared_selections.c ----------------------------------------------------------------- */
@@ -241,7 +248,7 @@ struct kvl_segment {
     struct kvl_sel_list *list; /* [n_lists] */
     int32_t n_lists;
     /* Until kvl_sel_look: the items of list i are on their way to top[i * n_top] and up, and
-     * `forced`, where it is not negative, comes behind them.  NULL: lists have their items. */
+     * `forced`, where it is not negative, comes after them.  NULL: lists have their items. */
     const int32_t *top;
     int32_t n_top, n_scored, forced; /* n_scored: so many competed */
 };
@@ -316,8 +323,8 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
 void kvl_host_count(struct kvl_session *s);
 /* Counts bytes on the device and on the host. */
 void kvl_offload_account(struct kvl_session *s);
-/* Of a head in a layer of the host tier (head_lists.h).  What the head reads comes to the device; then, for
- * each list, runs of the lane's view there, in the order of the list; behind the last head, attention waits
+/* For a head in a layer of the host tier (head_lists.h).  What the head reads comes to the device; then, for
+ * each list, runs of the lane's view there, in the order of the list; after the last head, attention waits
  * for what came. */
 int kvl_offload_request(const struct kvl_head *h);
 int kvl_offload_await(const struct kvl_head *h);
@@ -348,10 +355,11 @@ int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
 /* The same for an array of n items alone (a negative n is none): of what else operators wrote nothing crosses. */
 int kvl_session_look_at(struct kvl_session *s, const void *p, int32_t n, size_t item,
                         struct kvl_err *err);
-/* The same for what the engine looks at itself, behind the hook: what that was handed stays where it is. */
+/* The same for what the engine looks at itself, after the hook: what that was handed stays where it
+ * is. */
 int kvl_session_look_back(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
                           struct kvl_err *err);
-/* Behind the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
+/* After the last wait of a call: KVL_EPOLICY where operators of a hook met a NaN. */
 int kvl_marks_check(struct kvl_engine *e, struct kvl_err *err);
 /* A call that fails takes its marks along. */
 void kvl_marks_drop(struct kvl_engine *e);

@@ -4,7 +4,7 @@
 
 #include "build.h"
 #include "crash_line.h"
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 #include "registry.h"
 #include "stop.h"
 

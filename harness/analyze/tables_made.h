@@ -5,7 +5,7 @@
 #ifndef KVL_TABLES_MADE_H
 #define KVL_TABLES_MADE_H
 
-#include "model_tables.h"
+#include "measure_tables.h"
 #include "policy_spec.h"
 
 enum { KVL_TABLES_TASKS = 16, KVL_TABLES_LENGTHS = 8 };

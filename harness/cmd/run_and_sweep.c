@@ -308,14 +308,23 @@ static bool sweep_has_plugin(const struct kvl_work *work)
     return false;
 }
 
+/* 0: not known, and then said elsewhere. */
+static int64_t sweep_worker_bytes(struct sweep *w)
+{
+    struct kvl_runner r = { .work = w->work, .state = &w->state };
+    struct kvl_memory m;
+    if (kvl_memory_plan(&r, w->s.kv_type, &m, NULL) != KVL_OK) return 0;
+    return kvl_memory_all(&m) - (int64_t)m.footprint.weight_bytes;
+}
+
 /* For so many contexts that are left to answer. */
-static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
+static struct kvl_jobs sweep_jobs(struct sweep *w, int32_t n_contexts)
 {
     struct kvl_jobs_ask ask = { .asked = w->a->jobs,
                                 .threads = kvl_ops_threads(),
                                 .n_contexts = n_contexts,
                                 .weight_bytes = (int64_t)kvl_model_token_bytes(w->model),
-                                .kv_bytes = kvl_jobs_kv_bytes(w->work),
+                                .kv_bytes = sweep_worker_bytes(w),
                                 .free_bytes = kvl_memory_free_bytes(),
                                 .n_gpus = w->has_gpu ? w->s.gpus.n : 0,
                                 .plugin = sweep_has_plugin(w->work),
@@ -326,12 +335,12 @@ static struct kvl_jobs sweep_jobs(const struct sweep *w, int32_t n_contexts)
     }
     struct kvl_jobs jobs = kvl_jobs_choose(&ask);
     if (jobs.left_out)
-        fprintf(
-            stderr,
-            "kvlab: %d workers of %.1f GiB of %skeys and values each, %.1f GiB of memory are free: "
-            "%d workers\n",
-            jobs.n + jobs.left_out, (double)ask.kv_bytes / 0x1p30, w->has_gpu ? "weights, " : "",
-            (double)ask.free_bytes / 0x1p30, jobs.n);
+        fprintf(stderr,
+                "kvlab: %d workers of %.1f GiB of %skeys, values and tables each, %.1f GiB of "
+                "memory are free: "
+                "%d workers\n",
+                jobs.n + jobs.left_out, (double)ask.kv_bytes / 0x1p30,
+                w->has_gpu ? "weights, " : "", (double)ask.free_bytes / 0x1p30, jobs.n);
     return jobs;
 }
 

@@ -5,6 +5,7 @@
 #include "kvl/ops.h"
 #include "kvl/opt.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -201,6 +202,16 @@ int64_t kvl_process_bytes(int64_t pid)
     if (fscanf(f, "%lld %lld %lld", &total, &resident, &shared) == 3) n = resident - shared;
     fclose(f);
     return (int64_t)n * sysconf(_SC_PAGESIZE);
+}
+
+int64_t kvl_heap_bytes(void)
+{
+#if defined __GLIBC__ && __GLIBC_PREREQ(2, 33)
+    struct mallinfo2 m = mallinfo2();
+    return (int64_t)(m.uordblks + m.hblkhd);
+#else
+    return 0;
+#endif
 }
 
 int32_t kvl_machine_threads(void)

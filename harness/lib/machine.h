@@ -23,6 +23,8 @@ int64_t kvl_rss_peak_bytes(void);
 int64_t kvl_cgroup_free_bytes(const char *list, const char *root);
 /* What a process holds of its own, not shared with a file or another process; 0 = unknown. */
 int64_t kvl_process_bytes(int64_t pid);
+/* What this process has allocated and not freed; the blocks of a store are not among it.  0 = unknown. */
+int64_t kvl_heap_bytes(void);
 /* Threads of this process; 0 = unknown. */
 int32_t kvl_machine_threads(void);
 /* UTC, ISO 8601 with milliseconds: informative only. */

@@ -3,7 +3,7 @@
 
 #include "args.h"
 #include "build.h"
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 #include "record_parts.h"
 #include "settings.h"
 #include "stats.h"

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { JOBS_MAX = 1024, JOBS_TAIL_TOK = 1024 }; /* tail: a question and its answer, generously */
+enum { JOBS_MAX = 1024 };
 
 int kvl_jobs_parse(const char *text, int32_t *out, struct kvl_err *err)
 {
@@ -52,26 +52,4 @@ bool kvl_work_compares(const struct kvl_work *w)
     bool compares = s->quality.questions > 0;
     for (size_t i = 0; i < s->tasks.n; i++) compares |= kvl_point_reading(&s->tasks.v[i]) != NULL;
     return compares && w->only != KVL_ONLY_SPEED && kvl_kv_reference(s->kv_type) != s->kv_type;
-}
-
-int64_t kvl_jobs_kv_bytes(const struct kvl_work *w)
-{
-    const struct kvl_shape *s = kvl_model_shape(w->model);
-    int64_t longest = 0, limit = (int64_t)w->sweep->kv_limit_mib << 20;
-    for (size_t i = 0; i < w->n_groups; i++)
-        if (w->group[i].mine && !w->group[i].speed)
-            longest = KVL_MAX(longest, w->group[i].length + JOBS_TAIL_TOK);
-    int64_t slot =
-        (int64_t)s->n_kv_heads *
-        (int64_t)(kvl_kv_slot_bytes(w->sweep->kv_type, s->head_dim, w->raw_keys) +
-                  (kvl_work_compares(w) ? kvl_kv_slot_bytes(kvl_kv_reference(w->sweep->kv_type),
-                                                            s->head_dim, w->raw_keys)
-                                        : 0));
-    int64_t n_slots = 0; /* of all layers */
-    for (int32_t l = 0; l < s->n_layers; l++) {
-        bool local = s->window && s->window[l] > 0 && s->window[l] < longest;
-        n_slots += local ? s->window[l] : longest;
-    }
-    int64_t bytes = 2 * n_slots * slot;
-    return limit > 0 ? KVL_MIN(bytes, limit) : bytes;
 }

@@ -33,7 +33,7 @@ struct kvl_jobs_ask {
     int32_t threads;    /* of the whole sweep */
     int32_t n_contexts; /* there is work for so many */
     int64_t weight_bytes;
-    int64_t kv_bytes;   /* keys and values of one process */
+    int64_t kv_bytes;   /* that one process takes beside the weights */
     int64_t free_bytes; /* 0 = unknown; of the first GPU */
     int32_t
         n_gpus; /* that have the work, each as much memory as the first: processes are always apart; 0: the CPU has it */
@@ -42,10 +42,6 @@ struct kvl_jobs_ask {
 };
 /* Fewer than asked where there is no work or no memory for all. */
 struct kvl_jobs kvl_jobs_choose(const struct kvl_jobs_ask *a);
-
-/* About what the keys and values of one process take at most: its longest context, and as much again
- * for what forks of it own; at most the sweep's kv_limit_mib. */
-int64_t kvl_jobs_kv_bytes(const struct kvl_work *w);
 
 /* Whether answers or texts are compared with full attention over keys and values of another type than the sweep's:
  * then their contexts are held in that type, too (kvl_kv_reference). */

@@ -112,11 +112,13 @@ static void forecast_print_memory(const struct kvl_forecast *f, const struct kvl
 {
     const struct kvl_memory *m = &f->memory;
     if (m->length_tok == 0) return;
-    printf("memory: %.1f MiB of keys and values for the longest context (%d tokens)",
-           (double)m->footprint.kv_bytes / 0x1p20, m->length_tok);
+    printf("memory: about %.0f MiB", (double)kvl_memory_all(m) / 0x1p20);
     if (jobs->n > 1) printf(" in each of %d workers", jobs->n);
-    printf(", %.1f MiB of activations, %.1f MiB of weights, and what policies own",
-           (double)m->footprint.work_bytes / 0x1p20, (double)m->footprint.weight_bytes / 0x1p20);
+    printf(
+        ": %.1f of keys and values for the longest context (%d tokens), %.1f of what policies own, "
+        "%.1f of activations, %.1f of weights",
+        (double)m->footprint.kv_bytes / 0x1p20, m->length_tok, (double)m->own_bytes / 0x1p20,
+        (double)m->footprint.work_bytes / 0x1p20, (double)m->footprint.weight_bytes / 0x1p20);
     if (free_bytes > 0) printf("; %.1f GiB of %s are free", (double)free_bytes / 0x1p30, what);
     if (!kvl_memory_fits(m, free_bytes))
         printf(": too little, want at most %lld tokens",

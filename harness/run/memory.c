@@ -1,9 +1,20 @@
-/* The keys and values that a sweep has to hold. */
+/* What a sweep has to hold. */
 #include "memory.h"
 
 #include "args.h"
 
 #include <stdio.h>
+
+enum {
+    MEMORY_PROGRAM = 32 << 20
+}; /* code, vocabulary, records: measured with models of 135 M and 7 M weights */
+
+struct memory_ask {
+    const struct kvl_runner *r;
+    enum kvl_kv_type type;
+    int32_t n_kv_heads;
+    struct kvl_memory *out;
+};
 
 /* Tokens that are held at once when a cell is answered, at least. */
 static int32_t memory_held(const struct kvl_cell *c)
@@ -26,6 +37,52 @@ static int32_t memory_longest(const struct kvl_runner *r)
                     longest = KVL_MAX(longest, memory_held(&r->work->cell[c]));
     }
     return longest;
+}
+
+size_t kvl_memory_room(size_t context_bytes)
+{
+    return KVL_MAX((size_t)256 << 20, context_bytes);
+}
+
+/* A session under a cell's policy, on top of the context that it shares. */
+static size_t memory_session(const struct memory_ask *a, const struct kvl_cell *c)
+{
+    const struct kvl_footprint *f = &a->out->footprint;
+    bool evicts = c->policy->policy->caps & KVL_CAP_EVICTS;
+    bool own = kvl_planned_own_prefill(c->planned);
+    int64_t kept = evicts ? kvl_planned_budget(c->planned) : c->length;
+    int64_t copied = evicts || own ? KVL_MIN(kept, c->length) : 0;
+    return (size_t)((copied + f->block_tok - 1) / f->block_tok) * f->block_bytes +
+           kvl_planned_table_bytes(c->planned, a->n_kv_heads, a->type, c->length);
+}
+
+/* Answers are batched until they own the room, and the one that passed it is in the batch. */
+static void memory_context(const struct memory_ask *a, const struct kvl_group *g, int32_t context)
+{
+    const bool alone = g->speed || kvl_point_reading(g->task); /* one session at a time */
+    struct kvl_memory *m = a->out;
+    for (int p = 0; p < KVL_N_PROTOCOLS; p++) {
+        size_t all = 0, most = 0;
+        for (size_t i = g->first; i < g->first + g->n; i++) {
+            const struct kvl_cell *c = &a->r->work->cell[i];
+            if ((int)c->protocol != p || !kvl_state_wants(a->r->state, context, i)) continue;
+            size_t bytes = memory_session(a, c);
+            all += bytes * (size_t)a->r->work->sweep->questions;
+            most = KVL_MAX(most, bytes);
+        }
+        all = alone ? most : KVL_MIN(all, kvl_memory_room(m->footprint.kv_bytes) + most);
+        m->cell_bytes = KVL_MAX(m->cell_bytes, most);
+        m->own_bytes = KVL_MAX(m->own_bytes, all);
+    }
+}
+
+static void memory_own(const struct memory_ask *a)
+{
+    const struct kvl_work *w = a->r->work;
+    for (size_t i = 0; i < w->n_groups; i++)
+        for (int32_t c = 0; w->group[i].mine && c < (w->group[i].speed ? 1 : w->sweep->contexts);
+             c++)
+            memory_context(a, &w->group[i], c);
 }
 
 /* The context once more, in the type that answers are compared with. */
@@ -55,6 +112,8 @@ int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kv
                             .on_device =
                                 device && kvl_device_is_gpu(device) && !w->sweep->prefill_kv_host };
     KVL_TRY(kvl_footprint(&desc, m.length_tok, &m.footprint, err));
+    memory_own(&(struct memory_ask){
+        .r = r, .type = type, .n_kv_heads = kvl_model_shape(w->model)->n_kv_heads, .out = &m });
     if (kvl_work_compares(w)) KVL_TRY(memory_reference(desc, m.length_tok, &m.footprint, err));
     *out = m;
     return KVL_OK;
@@ -69,7 +128,14 @@ static double memory_gib(size_t bytes)
 static int64_t memory_beside(const struct kvl_memory *m)
 {
     const struct kvl_footprint *f = &m->footprint;
-    return (int64_t)(f->work_bytes + (f->weights_cached && !m->on_device ? f->weight_bytes : 0));
+    return (int64_t)(m->cell_bytes + f->work_bytes +
+                     (f->weights_cached && !m->on_device ? f->weight_bytes : 0));
+}
+
+int64_t kvl_memory_all(const struct kvl_memory *m)
+{
+    const struct kvl_footprint *f = &m->footprint;
+    return (int64_t)(f->kv_bytes + f->work_bytes + f->weight_bytes + m->own_bytes + MEMORY_PROGRAM);
 }
 
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
@@ -109,7 +175,7 @@ int kvl_memory_check(const struct kvl_memory *m, const struct kvl_sweep *s, int6
     char beside[64] = "";
     if (kvl_memory_fits(m, free_bytes)) return KVL_OK;
     if (memory_beside(m) >= 0.05 * 0x1p30)
-        snprintf(beside, sizeof beside, ", weights and activations %.1f GiB",
+        snprintf(beside, sizeof beside, ", weights, activations and what a method owns %.1f GiB",
                  memory_gib((size_t)memory_beside(m)));
     return kvl_fail(
         err, KVL_ENOMEM,

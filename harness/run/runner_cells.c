@@ -3,22 +3,23 @@
  * All cells open their sessions in the order of the sweep and decode together, so that weights are read
  * once for all policies and budgets; an answer does not depend on its batch.  A batch decodes when
  *   - it has `batch` sessions (kvl_sweep), or
- *   - what they own (compacted copies of methods that evict, contexts that a method read itself) has
- *     let the store grow by as much as the context has, 256 MiB at least, or by half of what the KV
+ *   - what they own (compacted copies of methods that evict, contexts that a method read itself, tables)
+ *     has grown to as much as the context has, 256 MiB at least, or the store by half of what the KV
  *     limit left: memory is bounded by the context, not by the number of cells.
  * A session without memory waits for the next batch; only one that is alone in its batch fails.
  *
  * When a batch fails, one cannot tell whose failure it was: its cells run again apart, and the questions
  * of the one that fails again each alone.  Budgets of a policy share tables of the context where they
- * may (kvl_session_attach_like): each takes those of the latest one before it. */
+ * may (kvl_session_attach_like): each takes those of the latest one before it.  Tables of a question are made for
+ * each question, so that budgets come one after another within it: the one before is still in the batch. */
 #include "runner_context.h"
 
 #include "kv_held.h"
+#include "machine.h"
+#include "memory.h"
 
 #include <assert.h>
 #include <string.h>
-
-#define CELLS_ROOM ((size_t)256 << 20)
 
 /* A question of a cell.  Its answers are forks of the first one, and decode in one batch. */
 struct item {
@@ -31,8 +32,8 @@ struct item {
 struct batch {
     struct kvl_context *c;
     struct item item[KVL_ASK_MAX];
-    int32_t n, n_asks, max;   /* items, their sessions; sessions at most */
-    size_t before, room;      /* bytes of the store when the batch was empty; what it may add */
+    int32_t n, n_asks, max; /* items, their sessions; sessions at most */
+    size_t before, room;    /* bytes of store and heap when the batch was empty; what it may add */
     struct kvl_cell_run *run; /* cells begun, in order */
     int32_t n_runs, n_ended;
     struct kvl_session
@@ -41,11 +42,12 @@ struct batch {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static size_t store_bytes(const struct kvl_context *c)
+/* Of the store, and of all else: tables, which may be larger than the keys that they are made of. */
+static size_t held_bytes(const struct kvl_context *c)
 {
     struct kvl_store_stats s;
     kvl_store_stats(kvl_engine_store(c->r->engine), &s);
-    return s.bytes;
+    return s.bytes + (size_t)kvl_heap_bytes();
 }
 
 /* The next session is the first of a batch. */
@@ -55,8 +57,8 @@ static void batch_measure(struct batch *b)
     struct kvl_seq_stats context = { 0 };
     kvl_store_stats(kvl_engine_store(b->c->r->engine), &store);
     if (b->c->session) kvl_seq_stats(kvl_session_seq(b->c->session), &context);
-    b->before = store.bytes;
-    b->room = KVL_MAX(CELLS_ROOM, context.physical_bytes);
+    b->before = held_bytes(b->c);
+    b->room = kvl_memory_room(context.physical_bytes);
     if (store.limit_bytes > 0)
         b->room =
             KVL_MIN(b->room, (store.limit_bytes - KVL_MIN(store.bytes, store.limit_bytes)) / 2);
@@ -64,7 +66,7 @@ static void batch_measure(struct batch *b)
 
 static bool batch_full(const struct batch *b)
 {
-    size_t bytes = store_bytes(b->c);
+    size_t bytes = held_bytes(b->c);
     return b->n_asks == b->max || (bytes > b->before && bytes - b->before >= b->room);
 }
 
@@ -472,22 +474,39 @@ static int batch_add(struct batch *b, struct kvl_cell_run *run, int32_t question
     return rc;
 }
 
-/* Pending records of a cell are whole: a cut-off context is answered again for this cell. */
-static int batch_cell(struct batch *b, size_t index)
+/* A cell of the batch: what all its questions start from. */
+static int batch_begin(struct batch *b, size_t index)
 {
     struct kvl_context *c = b->c;
     struct kvl_cell_run *run = &b->run[b->n_runs++];
     *run = (struct kvl_cell_run){ .c = c, .index = index, .cell = &c->r->work->cell[index] };
     run->own = kvl_planned_own_prefill(run->cell->planned);
     KVL_TRY(cell_parent(run, parent_donor(b, run)));
-    if (run->failed.code == KVL_ENOMEM && b->n > 0) {
-        KVL_TRY(batch_run(b));
-        KVL_TRY(cell_parent(run, NULL));
+    if (run->failed.code != KVL_ENOMEM || b->n == 0) return KVL_OK;
+    KVL_TRY(batch_run(b));
+    return cell_parent(run, NULL);
+}
+
+/* Cells first .. last - 1, which are of one policy, question by question.  Pending records of a cell are whole: a cut-off
+ * context is answered again for this cell. */
+static int batch_cells(struct batch *b, size_t first, size_t last)
+{
+    struct kvl_context *c = b->c;
+    struct kvl_cell_run *run = &b->run[b->n_runs];
+    int32_t n = 0, n_waiting = 0;
+    for (size_t i = first; i < last; i++) {
+        if (!kvl_state_wants(c->r->state, c->index, i)) continue;
+        KVL_TRY(batch_begin(b, i));
+        n++;
     }
     for (int32_t q = 0; q < c->sample.n_questions; q++)
-        if (sample_missing(c, index, q)) KVL_TRY(batch_add(b, run, q));
-    run->asked = true;
-    return run->n_waiting > 0 ? KVL_OK : batch_run(b);
+        for (int32_t k = 0; k < n; k++)
+            if (sample_missing(c, run[k].index, q)) KVL_TRY(batch_add(b, &run[k], q));
+    for (int32_t k = 0; k < n; k++) {
+        run[k].asked = true;
+        n_waiting += run[k].n_waiting;
+    }
+    return n_waiting > 0 ? KVL_OK : batch_run(b);
 }
 
 static void batch_free(struct batch *b)
@@ -503,6 +522,19 @@ static void batch_free(struct batch *b)
     kvl_free(b);
 }
 
+/* The end of the cells from `first` on that are answered together: the budgets of a policy where each question has tables
+ * of its own.  Elsewhere they start from tables of the context: a cell at a time, as its parent is its own. */
+static size_t cells_end(const struct kvl_context *c, size_t first)
+{
+    const struct kvl_cell *cell = c->r->work->cell, *f = &cell[first];
+    size_t end = first + 1;
+    if (f->protocol != KVL_QUESTION_IN_PREFILL || kvl_planned_own_prefill(f->planned)) return end;
+    while (end < c->g->first + c->g->n && cell[end].policy == f->policy &&
+           cell[end].protocol == f->protocol)
+        end++;
+    return end;
+}
+
 int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol)
 {
     struct kvl_runner *r = c->r;
@@ -516,11 +548,13 @@ int kvl_cells_answer(struct kvl_context *c, enum kvl_protocol protocol)
     *b = (struct batch){ .c = c, .max = r->work->sweep->batch, .run = run };
     batch_measure(b);
     int rc = KVL_OK;
-    for (size_t i = c->g->first; i < c->g->first + c->g->n && rc == KVL_OK; i++) {
+    for (size_t i = c->g->first, end; i < c->g->first + c->g->n && rc == KVL_OK; i = end) {
+        end = i + 1;
         if (r->work->cell[i].protocol != protocol || !kvl_state_wants(r->state, c->index, i))
             continue;
+        end = cells_end(c, i);
         rc = kvl_runner_next(r, i, c->err);
-        if (rc == KVL_OK) rc = batch_cell(b, i);
+        if (rc == KVL_OK) rc = batch_cells(b, i, end);
     }
     if (rc == KVL_OK) rc = batch_run(b);
     batch_free(b);

@@ -12,7 +12,7 @@
 
 /* ---- limits ---------------------------------------------------------------------------------- */
 
-/* Tables of policies, libraries: what no plan knows. */
+/* Libraries, what policies allocate themselves: what no plan knows. */
 enum { LIMITS_BESIDE = 256 << 20, LIMITS_LEAST = 512 << 20 };
 
 struct kvl_limits kvl_limits_of(const struct kvl_runner *r)
@@ -22,9 +22,7 @@ struct kvl_limits kvl_limits_of(const struct kvl_runner *r)
     struct kvl_memory m;
     int64_t free_bytes = kvl_memory_free_bytes();
     if (free_bytes <= 0 || kvl_memory_plan(r, s->kv_type, &m, NULL) != KVL_OK) return l;
-    l.estimate =
-        (int64_t)(m.footprint.kv_bytes + m.footprint.work_bytes + m.footprint.weight_bytes) +
-        LIMITS_BESIDE;
+    l.estimate = kvl_memory_all(&m) + LIMITS_BESIDE;
     l.least_free = KVL_MIN(free_bytes / 16, LIMITS_LEAST);
     return l;
 }

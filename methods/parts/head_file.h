@@ -55,7 +55,7 @@ int kvl_head_patterns(const char *path, const struct kvl_shape *shape, const cha
                       const int32_t *n_sizes, char *sum, struct kvl_err *err,
                       struct kvl_head_pattern *pattern);
 /* gate [n_layers][n_kv_heads]: those of the file at `path`, a line of n_kv_heads numbers for every layer; where path
- * is "" those of the tables beside the model's file, which are there (kvl/tables.h).  NULL: they are checked. */
+ * is "" those of the tables beside the model's file, which are there (kvl/model_tables.h).  NULL: they are checked. */
 int kvl_head_gates(const char *path, const struct kvl_shape *shape, char *sum, struct kvl_err *err,
                    float *gate);
 

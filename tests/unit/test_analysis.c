@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "analysis.h"
+#include "kvl/model_tables.h"
 #include "kvl/rng.h"
-#include "kvl/tables.h"
 #include "record_text.h"
 #include "stats.h"
 

@@ -1,6 +1,7 @@
 /* What is said of memory before anything is taken is what is taken.  With KVL_TEST_CUDA on that device. */
 #include "conformance/rig.h"
 #include "model_fits.h"
+#include "registry.h"
 #include "session_impl.h"
 
 static const struct gw_llama small = { .n_layers = 3, .n_heads = 6, .head_dim = 24, .n_ff = 160 };
@@ -45,6 +46,40 @@ static void test_engine(void **state)
             kvl_session_destroy(s);
             rig_close(&r);
         }
+}
+
+/* Tables: what is said of a plan is what its session has, unless it dropped rows. */
+static void test_tables(void **state)
+{
+    static const struct {
+        const char *name;
+        int32_t n_tok;
+        bool drops;
+    } row[] = { { "quest", 100, false },         { "quest", 601, false },
+                { "sparq", 333, false },         { "infllm", 700, false },
+                { "magicpig", 300, false },      { "ktransformers", 401, false },
+                { "streaming_llm", 300, false }, { "h2o", 300, true } };
+    struct kvl_registry *reg;
+    struct rig r;
+    int32_t id[700];
+    (void)state;
+    rig_tokens(id, 700, 3);
+    rig_open(&r, &(struct rig_desc){ .llama = small, .kv_type = KVL_KV_F16 });
+    RIG_OK(&r.err, kvl_registry_create(&reg, &r.err));
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct rig_run run = { .budget = 160, .id = id, .n_ctx = row[i].n_tok };
+        RIG_OK(&r.err, kvl_registry_find_policy(reg, row[i].name, &run.policy, &r.err));
+        struct rig_session rs = rig_start(&r, &run);
+        size_t said = kvl_planned_table_bytes(rs.planned, rig_shape(&r)->n_kv_heads, KVL_KV_F16,
+                                              row[i].n_tok);
+        size_t has = kvl_session_meta_bytes(rs.s);
+        if (row[i].drops ? said <= has : said != has)
+            fail_msg("%s, %d tokens: %zu bytes of tables, %zu were said", row[i].name, row[i].n_tok,
+                     has, said);
+        rig_end(&rs);
+    }
+    kvl_registry_destroy(reg);
+    rig_close(&r);
 }
 
 /* A model that was only looked at says the same, and nothing of its weights was read. */
@@ -123,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine),
+        cmocka_unit_test(test_tables),
         cmocka_unit_test(test_look),
         cmocka_unit_test(test_room),
     };

@@ -571,8 +571,11 @@ static void test_memory(void **state)
         struct kvl_memory m = plan_memory_of(&t, &s);
         assert_int_equal(m.length_tok, 700);
         assert_int_equal(m.footprint.kv_bytes, plan_held(&t, 700));
-        int64_t most =
-            kvl_memory_fits_tok(&m, (int64_t)(m.footprint.kv_bytes + m.footprint.work_bytes) - 1);
+        int64_t most = kvl_memory_fits_tok(
+            &m, (int64_t)(m.footprint.kv_bytes + m.footprint.work_bytes + m.cell_bytes) - 1);
+        /* What is left of the budget, for each question; full attention adds nothing. */
+        assert_int_equal(m.cell_bytes, raw ? plan_held(&t, 64) : 0);
+        assert_int_equal(m.own_bytes, m.cell_bytes * (size_t)t.work->sweep->questions);
         assert_int_equal(most, 700 / 16 * 16);
         assert_true(plan_held(&t, (int32_t)most) < m.footprint.kv_bytes);
         for (size_t c = 0; c < t.work->n_cells; c++) s.cell[c].done = t.work->cell[c].length == 700;

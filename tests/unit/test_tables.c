@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "kvl/model.h"
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 
 extern const struct kvl_policy *const kvl_policy_omnikv, *const kvl_policy_omnikv_prefill,
                                                              *const kvl_policy_duo_attention;

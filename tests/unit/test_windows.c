@@ -291,6 +291,52 @@ static void test_policies_see_global_layers(void **state)
     rig_close(&r);
 }
 
+/* Scores say which unit leaves a cache of two.  They were looked up by the policy's number of a layer in the model's
+ * tier, and lost where that layer has a window: the older unit left instead. */
+enum { UNIT = 8 };
+
+static int scored_plan(struct kvl_plan *plan)
+{
+    const struct kvl_offload o = {
+        .keep_last = 16, .unit_tok = UNIT, .cache_tok = 2 * UNIT, .replace = KVL_REPLACE_SCORE
+    };
+    return kvl_plan_offload(plan, &o);
+}
+
+static int scored_select(struct kvl_pctx *ctx, const struct kvl_step *step,
+                         const struct kvl_query *q, struct kvl_sel *sel)
+{
+    static const float score[] = { 9, 1, 5 };
+    static const int32_t page[] = { 0, 1, 2,
+                                    0 }; /* 2 takes the place of 1, so that 0 is still there */
+    (void)q;
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+        KVL_TRY(kvl_offload_scores(ctx, step->layer, h, score, 3));
+    return kvl_sel_pages(sel, KVL_SCOPE_LAYER, 0, UNIT, &page[step->index], 1);
+}
+
+RIG_POLICY(scored, .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS, .plan = scored_plan,
+           .select = scored_select);
+
+static void test_scores_of_units(void **state)
+{
+    const struct rig_desc d = { .llama = { .n_layers = 6, .window = WINDOW, .local = local_of } };
+    static float logits[4 * GW_VOCAB];
+    int32_t id[64];
+    struct rig r;
+    (void)state;
+    rig_tokens(id, 64, 9);
+    rig_open(&r, &d);
+    struct rig_session rs =
+        rig_start(&r, &(struct rig_run){ .policy = &scored, .id = id, .n_ctx = 60 });
+    rig_decode(&r, &rs, id + 60, 4, logits);
+    const struct kvl_counters *c = kvl_session_counters(rs.s);
+    assert_int_equal(c->cache_misses, 3 * 3 * rig_shape(&r)->n_kv_heads);
+    assert_int_equal(c->cache_hits, 3 * rig_shape(&r)->n_kv_heads);
+    rig_end(&rs);
+    rig_close(&r);
+}
+
 static void test_nothing_to_choose(void **state)
 {
     struct rig r;
@@ -375,6 +421,7 @@ int main(void)
         cmocka_unit_test(test_store_keeps_the_window),
         cmocka_unit_test(test_full_attention),
         cmocka_unit_test(test_policies_see_global_layers),
+        cmocka_unit_test(test_scores_of_units),
         cmocka_unit_test(test_nothing_to_choose),
         cmocka_unit_test(test_files),
     };

@@ -38,7 +38,7 @@ extern "C" {
 
 struct kvl_model;
 
-/* Tables beside the file (kvl/tables.h) are read, too.  A file of tables that cannot be used is no error. */
+/* Tables beside the file (kvl/model_tables.h) are read, too.  A file of tables that cannot be used is no error. */
 int kvl_model_open(const char *path, struct kvl_model **out, struct kvl_err *err);
 /* The same, with what may differ from what the file says. */
 struct kvl_model_desc {
@@ -92,6 +92,10 @@ int32_t kvl_planned_budget(const struct kvl_planned *p);
 /* All options after plan, "a=1,b=2" in table order. */
 const char *kvl_planned_options(const struct kvl_planned *p);
 bool kvl_planned_raw_keys(const struct kvl_planned *p);
+/* Bytes of its tables and state after n_tok tokens, over a store of this type, if every layer asks for its rows and
+ * none is shared with another session. */
+size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,
+                               enum kvl_kv_type type, int32_t n_tok);
 
 /* What prefills must observe. */
 struct kvl_observer_set {

@@ -39,6 +39,7 @@
 #define KVL_POLICY_H
 
 #include "kvl/base.h"
+#include "kvl/model_tables.h"
 #include "kvl/observe.h"
 #include "kvl/ops.h"
 #include "kvl/opt.h"
@@ -46,7 +47,6 @@
 #include "kvl/rng.h"
 #include "kvl/select.h"
 #include "kvl/table.h"
-#include "kvl/tables.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -99,7 +99,7 @@ struct kvl_shape {
     int32_t n_layers, n_heads, n_kv_heads, head_dim, n_embd, n_vocab;
     int32_t n_ctx_train;             /* context length of the model's metadata */
     int32_t group;                   /* query heads of a kv head: n_heads / n_kv_heads */
-    const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/tables.h */
+    const struct kvl_tables *tables; /* beside the model's file; NULL = none: kvl/model_tables.h */
     float scale;                     /* of q.k before softmax, usually 1 / sqrt(head_dim) */
     float
         cap; /* logits are cap * tanh(scale q.k / cap), 0 = none: kvl_cap for what a policy estimates */

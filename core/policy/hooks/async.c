@@ -1,7 +1,7 @@
 /* Hooks that the engine does not wait for (KVL_CAP_ASYNC).
  *
  * They run ahead of the device: what they are given may not be there yet, operators are given to the device in
- * order, and a list that an operator chose stays there (kvl_sel_top_*).  Somebody who looks waits first.
+ * order, and a list that an operator chose stays there (kvl_sel_top_*).  A hook that looks waits first.
  *
  * Operators of such a hook do not tell the engine that they are under way: while one runs, something
  * always is. */

@@ -3,7 +3,7 @@
  * The composed object is a policy like any other: its options are those of the outer one and, with the
  * inner one's name and a dot before theirs, those of the inner one; its state is both states.  Its hooks
  * call the parts, each with a context that shows it its own options, state and budget.  Tables and
- * observers need nothing: handles are the plan's, whoever asked for them.
+ * observers need nothing: handles are the plan's, whichever part asked for them.
  *
  * Hooks that build or watch (open, append, prefilled, observe, report) run for both, the inner
  * one's first; of those that decide (score, select, evict, prefill_mask) one runs, the outer's where it
@@ -17,7 +17,7 @@ enum { OUTER = 0, INNER = 1, N_PARTS = 2, COMPOSE_ALIGN = 64 };
 struct kvl_composed {
     struct kvl_policy policy; /* the object that others see */
     const struct kvl_policy *part[N_PARTS];
-    size_t opts_at[N_PARTS]; /* of a part's options, behind composed_opts */
+    size_t opts_at[N_PARTS]; /* of a part's options, after composed_opts */
     struct kvl_opt *opts;
     struct kvl_buf name, title, paper, help, names, defaults;
 };
@@ -111,7 +111,8 @@ static int compose_check_asks(const struct kvl_plan *plan, const struct kvl_comp
     return KVL_OK;
 }
 
-/* What of the context both want to see, of those who look. */
+/* What of the context is replayed: as much as the part wants that wants most (the smallest
+ * kind). */
 static enum kvl_replay compose_replay(const struct kvl_composed *c, const struct composed_opts *o)
 {
     enum kvl_replay want = KVL_REPLAY_NONE;
@@ -133,6 +134,7 @@ static int compose_plan(struct kvl_plan *plan)
     for (int i = OUTER; i < N_PARTS; i++) {
         struct kvl_plan part = *plan;
         part.opts = part_opts(c, plan->opts, i);
+        /* An outer part that says nothing leaves the inner one the whole budget. */
         part.budget_tok = part.inner_budget_tok = budget_tok;
         if (i == INNER) KVL_TRY(compose_inner_budget(plan, c, budget_tok));
         if (c->part[i]->plan) KVL_TRY(c->part[i]->plan(&part));
@@ -145,6 +147,7 @@ static int compose_plan(struct kvl_plan *plan)
         if (i == masks) plan->prefill_layerwise = part.prefill_layerwise;
         budget_tok = part.inner_budget_tok;
         if (i == OUTER) o->inner_budget_tok = budget_tok;
+        /* What is there after both and not yet now is the inner one's (compose_check_asks). */
         if (i == OUTER) outers = plan->p->observers;
     }
     KVL_TRY(compose_check_asks(plan, c, &outers));
@@ -161,7 +164,8 @@ static const struct kvl_composed *composed_here(const struct kvl_pctx *ctx)
     return ctx->host->session->planned->policy->composed;
 }
 
-/* The context as part i sees it. */
+/* The context as part i sees it.  Made of the session's context and not of the caller's, which may be a part's already
+ * (kvl_inner_select in a hook of the outer one). */
 static struct kvl_pctx part_ctx(const struct kvl_pctx *ctx, const struct kvl_composed *c, int i)
 {
     const struct kvl_pctx *all = &ctx->host->session->ctx;
@@ -350,7 +354,9 @@ int kvl_inner_select(const struct kvl_pctx *ctx, const struct kvl_step *step,
     if (kvl_sel_load(sel, &row)) return KVL_OK;
     KVL_TRY(inner->select(&in, step, q, sel));
     KVL_TRY(kvl_sel_complete(sel));
+    /* Before the outer part changes it: others are to get what the inner one chose. */
     KVL_TRY(kvl_sel_save(sel, &row));
+    /* What the outer part makes of it is of this step alone (compose_select). */
     sel->share_layer = sel->share_steps = 0;
     return KVL_OK;
 }
@@ -422,6 +428,8 @@ static int compose_check(const struct kvl_policy *outer, const struct kvl_policy
     return KVL_OK;
 }
 
+/* What either can, the whole can, but for what holds only if it holds of both: hooks that run ahead, and tables that
+ * depend on the context alone.  Over a bound a wrapper is a method like any other. */
 static uint32_t compose_caps(const struct kvl_policy *const part[N_PARTS])
 {
     uint32_t caps = 0, never = KVL_CAP_BOUND;
@@ -487,7 +495,7 @@ static int compose_rows(struct kvl_composed *c, int i, struct kvl_opt *row)
     return KVL_OK;
 }
 
-/* Room for what compose_rows writes, so that no text moves. */
+/* Room for what compose_rows writes, so that no text moves: rows point into it. */
 static int compose_room(struct kvl_composed *c)
 {
     const struct kvl_policy *p = c->part[INNER];
@@ -502,6 +510,7 @@ static int compose_room(struct kvl_composed *c)
     return KVL_OK;
 }
 
+/* One struct for the options of both, each part's at an aligned offset, so that a part finds its own struct there. */
 static int compose_options(struct kvl_composed *c)
 {
     size_t at = aligned(sizeof(struct composed_opts));
@@ -555,6 +564,7 @@ static void compose_hooks(struct kvl_composed *c)
     if (o->report || i->report) p->report = compose_report;
 }
 
+/* Versions become one number, which changes with either part as long as they stay below 1000. */
 int kvl_policy_compose(const struct kvl_policy *outer, const struct kvl_policy *inner,
                        const struct kvl_policy **out, struct kvl_err *err)
 {

@@ -116,7 +116,7 @@ static int hand_keys(struct kvl_session *s, const float *k, const float *v, int3
 
 /* ---- hooks that make and end a session -------------------------------------------------------------- */
 
-/* No session yet: errors are put in order by who plans (planned.c). */
+/* There is no session yet: planned_create puts the policy's name before the error. */
 int kvl_call_plan(const struct kvl_policy *policy, struct kvl_plan *plan)
 {
     return policy->plan ? kvl_fp_kept(policy->plan(plan), KVL_EPOLICY, plan->err) : KVL_OK;
@@ -132,7 +132,7 @@ int kvl_call_open(struct kvl_session *s, struct kvl_err *err)
     return kvl_hook_done(s, "open", -1, rc);
 }
 
-/* Behind the last step, so the device is waited for. */
+/* After the last step, so the device is waited for. */
 int kvl_call_report(struct kvl_session *s, struct kvl_report *report, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
@@ -275,6 +275,7 @@ int kvl_call_observe(const struct kvl_row *row, const struct kvl_step *step, str
 int kvl_call_evict(struct kvl_session *s, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct kvl_step seen = seen_step(s, step);
+    /* On attach the hook judges the context, whose reads are no cost of a token. */
     s->host.phase = step->replay ? HOOK_OTHER : HOOK_EVICT;
     int rc = s->planned->policy->evict(&s->ctx, &seen, keep);
     s->host.phase = HOOK_OTHER;

@@ -1,4 +1,4 @@
-/* A policy object, checked before anybody uses it, and what its plan answered. */
+/* A policy object, checked before it is used, and what its plan answered. */
 #include "policy_impl.h"
 
 #include <string.h>

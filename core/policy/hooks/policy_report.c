@@ -18,7 +18,7 @@ int kvl_report_note(struct kvl_report *r, const char *text)
     return KVL_OK;
 }
 
-/* Of a context under prefill_mask: what the engine counted. */
+/* What the engine counted of a context under prefill_mask. */
 static void report_prefill(const struct kvl_session *s, struct kvl_report *r)
 {
     const struct kvl_counters *c = &s->count;

@@ -11,7 +11,8 @@ int32_t kvl_scope_lists(const struct kvl_shape *sh, enum kvl_scope scope)
                                     : (scope == KVL_SCOPE_KV_HEAD ? sh->n_kv_heads : sh->n_heads);
 }
 
-/* Of one session: forks of it are not listened to unless they are given a tap of their own. */
+/* A tap is of one session: forks of it are not listened to unless they are given a tap of their
+ * own. */
 void kvl_session_tap(struct kvl_session *s, const struct kvl_tap *tap)
 {
     s->tap = tap ? *tap : (struct kvl_tap){ 0 };
@@ -52,6 +53,7 @@ static int reads_merge(struct kvl_engine *e, struct kvl_reads *reads, int32_t q_
     if (!all || !weight) return KVL_ENOMEM;
     for (int32_t k = 0; k < n_old + n; k++) {
         bool from_old = j == n || (i < n_old && old[i] < pos[j]);
+        /* A segment without weights has log-weight 0 beside one that has some. */
         const float *w = from_old ? old_weight : log_weight;
         weight[k] = w ? w[from_old ? i : j] : 0.0f;
         all[k] = from_old ? old[i++] : pos[j++];
@@ -143,7 +145,7 @@ int kvl_tap_scores(const struct kvl_pctx *ctx, const struct kvl_step *step,
                                 .score = scored->score });
 }
 
-/* Of an eviction as it was carried out, whoever decided it. */
+/* Tells of an eviction as it was carried out, by whichever hook it was decided. */
 int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *kept,
                  int32_t n_kept)
 {
@@ -160,7 +162,7 @@ int kvl_tap_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const in
 
 /* ---- full attention ---------------------------------------------------------------------------------- */
 
-/* Behind the last position of a lane of a window; *first is the first that it holds. */
+/* One past the last position of a lane of a window; *first is the first that it holds. */
 static int32_t full_end(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *first)
 {
     struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
@@ -220,6 +222,7 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
     int32_t group = kvl_group(sh), window = kvl_window_of(e, layer);
     int32_t n = window > 0 ? KVL_MIN(window, n_pos) : n_pos;
     size_t dim = (size_t)sh->head_dim;
+    /* One run for all jobs: lanes of a window hold the same positions. */
     struct kvl_run run = { 0, n };
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         size_t first = (size_t)h * (size_t)group;
@@ -245,6 +248,8 @@ static int full_run(struct kvl_session *s, int32_t layer, const float *q, int32_
                                                             .cap = e->cap,
                                                             .rope = kvl_layer_rope(e, layer) }));
     if (e->sinks) full_sinks(e, layer, n, lse, probs, out);
+    /* Rows of n become rows of n_pos in the same memory: from the last on, or a row would overwrite
+     * one that has not moved. */
     for (size_t h = (size_t)sh->n_heads; n < n_pos && h-- > 0;) {
         float *row = probs + h * (size_t)n_pos;
         memmove(row + (n_pos - n), probs + h * (size_t)n, (size_t)n * sizeof *row);
@@ -263,6 +268,7 @@ int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float
     struct kvl_lane *lane = kvl_alloc(lanes, sizeof *lane);
     struct kvl_attn_job *job = kvl_alloc(lanes, sizeof *job);
     float *lse = kvl_alloc(heads, sizeof *lse);
+    /* The operator always writes an output; without a caller that wants it, it needs a place. */
     float *values = out ? NULL : kvl_alloc(heads * (size_t)sh->head_dim, sizeof *values);
     int rc = KVL_ENOMEM;
     if (lane && job && lse && (out || values))
@@ -277,7 +283,8 @@ int kvl_session_full_attention(struct kvl_session *s, int32_t layer, const float
 
 /* ---- what a policy tells ---------------------------------------------------------------------------- */
 
-/* Without a listener there is no room, and who would fill it does not. */
+/* Without a listener there is no room, and a method then fills in nothing: a run that is not traced
+ * pays nothing. */
 int kvl_tap_room(const struct kvl_pctx *ctx, const struct kvl_step *step, enum kvl_scope scope,
                  float **out)
 {

@@ -21,6 +21,7 @@ int kvl_rotate(const struct kvl_pctx *ctx, int32_t layer, const float *x, int32_
                                  .head_dim = ctx->shape->head_dim });
 }
 
+/* In place, each vector at a position of its own: one head per row of the operator. */
 int kvl_rotate_each(const struct kvl_pctx *ctx, int32_t layer, float *x, int32_t n,
                     const int32_t *pos)
 {
@@ -49,6 +50,7 @@ int kvl_project_query(const struct kvl_pctx *ctx, int32_t layer, const float *x,
     if (layer < 0 || layer >= ctx->shape->n_layers)
         return kvl_fail(ctx->err, KVL_EPOLICY, "query of layer %d, want 0 to %d", layer,
                         ctx->shape->n_layers - 1);
+    /* Often of a layer that is still to come: methods guess its query from this layer's input. */
     const struct kvl_layer_weights *y = &e->model->w.layer[kvl_layer_of(ctx, layer)];
     const struct kvl_weight *w = &y->attn_q;
     s->count.index_read_bytes += (int64_t)w->n_rows * (int64_t)w->row_bytes;
@@ -89,6 +91,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                         "the mask oracle has no attention weights of evicted lanes");
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         e->lanes[h] = kvl_seq_lane(s->seq, kvl_layer_of(ctx, step->layer), h);
+        /* All lanes alike, since one operator call writes all heads into rows of n. */
         if (n != e->lanes[h].n_slots || !e->lanes[h].sorted)
             return kvl_fail(ctx->err, KVL_EPOLICY,
                             "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
@@ -98,7 +101,7 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return kvl_lane_probs(e, ctx->ops, kvl_layer_of(ctx, step->layer), q->q, probs, n);
 }
 
-/* Whoever looks at the text says so in its capabilities, and with it in its card. */
+/* A policy that looks at the text says so in its capabilities, and with it in its card. */
 static int tokens_check(const struct kvl_pctx *ctx)
 {
     const struct kvl_policy *p = ctx->host->session->planned->policy;
@@ -111,6 +114,8 @@ int kvl_tokens(const struct kvl_pctx *ctx, const int32_t **id, int32_t *n)
     const struct kvl_session *s = ctx->host->session;
     KVL_TRY(tokens_check(ctx));
     *id = s->id;
+    /* Not n_pos: ids of the whole running call are noted already, and a row must not see those
+     * after its own. */
     *n = ctx->host->n_visible;
     return KVL_OK;
 }

@@ -15,7 +15,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Of all layers of the model, those of a window too, so that a layer's place follows from its number. */
+/* For all layers of the model, those of a window too, so that a layer's place follows from its
+ * number. */
 static size_t ring_floats(const struct kvl_engine *e, int32_t window)
 {
     const struct kvl_shape *sh = &e->model->shape;
@@ -190,6 +191,8 @@ int kvl_observers_own(struct kvl_engine *e, struct kvl_observers **o, int32_t n_
     struct kvl_observers *copy;
     KVL_TRY(observers_alloc(e, &(*o)->set, n_tok, &copy));
     copy->n_seen = (*o)->n_seen;
+    /* Given to the device, while the old memory is freed below: what a device frees it keeps until
+     * the next sync. */
     int rc = observer_copy(copy, copy->ring, (*o)->ring,
                            ring_floats(e, copy->set.window) * sizeof *copy->ring);
     if (rc == KVL_OK)
@@ -246,7 +249,8 @@ static int ring_put(const struct kvl_observers *o, float *ring, size_t row, int6
                          (size_t)(n - first) * row * sizeof *from);
 }
 
-/* Log-sum-exps that nobody knows. */
+/* NaN says that a log-sum-exp is not known: of a chunk under a mask, or of a cache that was
+ * filled. */
 static int ring_unknown(const struct kvl_engine *e, const struct kvl_observers *o, float *ring,
                         size_t row, int64_t token, int32_t n)
 {
@@ -264,6 +268,7 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
     const struct kvl_shape *sh = &e->model->shape;
     size_t heads = (size_t)sh->n_heads, row = heads * (size_t)sh->head_dim;
     size_t first = (size_t)layer * (size_t)o->set.window;
+    /* A chunk longer than the window leaves only its end. */
     int32_t skip = KVL_MAX(0, n - o->set.window), m = n - skip;
     int64_t token = o->n_seen + skip;
     float *ring = o->ring + first * row, *ring_lse = o->ring_lse + first * heads;
@@ -278,6 +283,8 @@ int kvl_observers_add(struct kvl_engine *e, struct kvl_observers *o, int32_t lay
 /* The tokens count as seen: positions in the ring are those of the sequence. */
 void kvl_observers_pass(struct kvl_session *s, int32_t layer, int32_t n)
 {
+    /* As kvl_prefill_run decides it: else a layer of a window would move the counter of observers
+     * that see nothing. */
     bool observes = s->planned ? s->planned->p.observers.window > 0 : !s->repeat;
     if (s->obs && observes && layer == s->engine->model->shape.n_layers - 1) s->obs->n_seen += n;
 }
@@ -299,8 +306,8 @@ static int window_rows(struct kvl_engine *e, const struct kvl_observers *o, cons
                            (size_t)(window - first) * row * sizeof *to);
 }
 
-/* Without the log-sum-exps of all of the window's queries (a context that was read back, or a mask) the
- * operator makes its own. */
+/* Without the log-sum-exps of all of the window's queries (a cache that was filled, or a prefill
+ * under a mask) the operator makes its own. */
 static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, float *mass)
 {
     struct kvl_engine *e = s->engine;
@@ -312,6 +319,7 @@ static int window_compute(struct kvl_session *s, int32_t layer, int32_t window, 
     KVL_TRY(kvl_engine_sync(e));
     for (size_t i = 0; lse && i < (size_t)window * heads; i++)
         if (isnan(lse[i])) lse = NULL;
+    /* e->lanes is the engine's own array: whatever attends next fills it again. */
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
     return e->now->attn_window(&(struct kvl_attn_window_args){ .mass = mass,
                                                                .q = q,
@@ -336,7 +344,7 @@ static const struct kvl_mass *mass_find(const struct kvl_observers *o, int32_t l
     return NULL;
 }
 
-/* Everything behind this takes the model's number. */
+/* What follows takes the model's number. */
 int kvl_obs_check_layer(const struct kvl_pctx *ctx, int32_t *layer)
 {
     if (*layer < 0 || *layer >= ctx->shape->n_layers)
@@ -410,6 +418,8 @@ int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
             return kvl_fail(ctx->err, rc, "cannot compute the window mass of layer %d: %s", layer,
                             kvl_status_name(rc));
         }
+        /* Kept with the observers and not with the session: forks share them, so one policy's work
+         * serves the next. */
         *fresh = (struct kvl_mass){ s->obs->masses, layer, window, s->n_pos, data };
         s->obs->masses = fresh;
         m = fresh;

@@ -25,8 +25,8 @@ static void asked_queries(const struct kvl_pctx *ctx, int32_t kv_head, int32_t f
         memcpy(out + (size_t)i * part, q + (size_t)i * row, part * sizeof *q);
 }
 
-/* Weights of queries `first` and up of one kv head over its tokens: p [n_queries][group][n].  A query sees no token
- * behind it. */
+/* Weights of queries `first` and up of one kv head over its tokens: p [n_queries][group][n]. A
+ * query sees no token after it. */
 static int asked_weights(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t first,
                          float *p)
 {
@@ -42,6 +42,8 @@ static int asked_weights(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_h
     KVL_TRY(kvl_product(ctx, q, (int32_t)rows, key, n, (int32_t)dim, p));
     for (size_t i = 0; i < rows * (size_t)n; i++) p[i] *= ctx->shape->scale;
     KVL_TRY(kvl_cap(ctx, p, rows * (size_t)n));
+    /* From the newest token down: positions ascend, so the first that a query sees ends its
+     * loop. */
     for (size_t r = 0; r < rows; r++)
         for (int32_t t = n; t-- > 0 && pos[t] > a->q_pos[first + (int32_t)(r / (size_t)group)];)
             p[r * (size_t)n + (size_t)t] = -INFINITY;
@@ -57,6 +59,7 @@ int kvl_asked_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window, co
     KVL_TRY(asked_check(ctx, window));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * n, &sum));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)window * group * n, &p));
+    /* Scratch is not cleared. */
     memset(sum, 0, (size_t)ctx->shape->n_heads * n * sizeof *sum);
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         float *to = sum + (size_t)h * group * n;
@@ -69,7 +72,7 @@ int kvl_asked_mass(const struct kvl_pctx *ctx, int32_t layer, int32_t window, co
     return KVL_OK;
 }
 
-/* One query alone, though the products are of all behind it: it is asked for the newest. */
+/* One query alone, though the products are of all after it as well: it is asked for the newest. */
 int kvl_asked_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back, float *probs,
                     int32_t n_tok)
 {
@@ -97,7 +100,8 @@ int kvl_asked_query(const struct kvl_pctx *ctx, int32_t back, float *q)
     return KVL_OK;
 }
 
-/* In double, as those of the context. */
+/* In double, as those of the context; here all queries are at hand, so the mean is known before the squares are summed
+ * and nothing cancels. */
 static void asked_head_moments(const float *q, int32_t n_q, size_t row, size_t dim, float *mean,
                                float *cov)
 {
@@ -123,6 +127,7 @@ int kvl_asked_moments(const struct kvl_pctx *ctx, const float **mean, const floa
     float *m, *c;
     if (a->n_raw < 1)
         return kvl_fail(ctx->err, KVL_EPOLICY, "moments of queries, of which none was kept");
+    /* Rows of q_raw are numbered as those of q; the older ones are not known before RoPE. */
     const float *q = a->q_raw + (size_t)(a->n_queries - a->n_raw) * heads * dim;
     KVL_TRY(kvl_scratch_get(ctx, heads * dim, &m));
     KVL_TRY(kvl_scratch_get(ctx, heads * dim * dim, &c));

@@ -1,12 +1,13 @@
 /* KVL_OBS_BLOCKS: what tokens receive of the queries of their own block (Compactor's non-causal attention).
  *
  * A block is summed when its last token has been prefilled: older queries of it are in the window's ring, which the
- * plan made as long as a block and what comes behind the last one.  The block that the context ends in, which may have
+ * plan made as long as a block and what comes after the last one.  The block that the context ends in, which may have
  * to do without the last tokens, is summed when a policy asks. */
 #include "policy_impl.h"
 
 #include <string.h>
 
+/* As KVL_BLOCKS packs them: one number, since it is a parameter of the observer and part of the snapshot's key. */
 struct blocks {
     int32_t first, last, size;
 };
@@ -31,7 +32,7 @@ static size_t block_row(const struct block *b)
     return (size_t)b->e->model->shape.n_heads * (size_t)b->e->model->shape.head_dim;
 }
 
-/* Its queries, one row behind the other, from the ring (which begins again at most once) and the chunk. */
+/* Its queries, one row after the other, from the ring (which begins again at most once) and the chunk. */
 static int block_queries(const struct block *b, float *to)
 {
     const struct kvl_observers *o = b->o;
@@ -39,6 +40,7 @@ static int block_queries(const struct block *b, float *to)
     const float *ring = o->ring + (size_t)b->layer * (size_t)o->set.window * row;
     for (int32_t i = 0, run; i < b->n; i += run) {
         int64_t token = b->first + i;
+        /* Tokens of this chunk are not in the ring yet: kvl_observers_add comes after this. */
         bool fresh = b->q && token >= o->n_seen;
         int32_t at = (int32_t)(token % o->set.window);
         int32_t end = fresh || !b->q ? b->n : (int32_t)KVL_MIN(b->n, o->n_seen - b->first);
@@ -54,6 +56,7 @@ static int block_queries(const struct block *b, float *to)
 /* Rows of one query head after the other: by an operator, since they may lie on the device. */
 static int block_by_head(const struct block *b, const float *q, float *to)
 {
+    /* Observers only look at the engine; its arena lends memory all the same. */
     struct kvl_engine *e = (struct kvl_engine *)(uintptr_t)b->e;
     int32_t heads = e->model->shape.n_heads, n = heads * b->n;
     int32_t *row = kvl_arena_get(&e->results, (size_t)n, sizeof *row);
@@ -102,7 +105,8 @@ static int block_zero(const struct block *b, float *x, size_t n)
     return KVL_OK;
 }
 
-/* One query head against the keys in r->key: to [n]. */
+/* One query head against the keys in r->key: to [n].  Without the scale of attention and over all `size` keys, those
+ * filled up among them, as Compactor does it: a zero key has the logit 0 and its share of the weights. */
 static int block_head(const struct block *b, const struct block_room *r, int32_t head, float *to)
 {
     const struct kvl_engine *e = b->e;
@@ -139,9 +143,12 @@ static int block_sum(const struct block *b, const struct kvl_lane *lanes, float 
     KVL_TRY(block_room(b, &r));
     KVL_TRY(block_queries(b, r.rows));
     KVL_TRY(block_by_head(b, r.rows, r.heads));
+    /* Zeroed once for all heads: each writes the same first n rows, and what follows them stays
+     * zero. */
     KVL_TRY(block_zero(b, r.padded, (size_t)b->size * dim));
     KVL_TRY(block_zero(b, r.key, (size_t)b->size * dim));
     for (int32_t h = 0; h < sh->n_heads; h++) {
+        /* Query heads of a group are neighbours and share the keys. */
         if (h % group == 0)
             KVL_TRY(e->now->lane_read(&(struct kvl_lane_read_args){ .out = r.key,
                                                                     .stride = dim,
@@ -161,6 +168,7 @@ int kvl_observers_blocks(const struct kvl_engine *e, const struct kvl_observers 
     int64_t from = KVL_MAX(0, o->n_seen - bs.first) / bs.size, end = o->n_seen + n;
     float *sum =
         o->columns[i].sum + (size_t)layer * (size_t)e->model->shape.n_heads * (size_t)o->n_tok;
+    /* From the block on that the tokens before this chunk left open, to the last that it fills. */
     for (int64_t at = bs.first + from * bs.size; at + bs.size <= end; at += bs.size) {
         struct block b = { .e = e, .o = o, .layer = layer, .first = (int32_t)at, .q = q };
         b.n = b.size = bs.size;
@@ -179,6 +187,7 @@ int kvl_observed_blocks(struct kvl_session *s, int32_t i, int32_t layer, float *
     int32_t end = o->n_tok - bs.last, last = end - KVL_MAX(0, end - bs.first) % bs.size;
     float *kept = o->columns[i].sum + (size_t)layer * heads * n;
     KVL_TRY(kvl_engine_host(e, kept, heads * n * sizeof *kept, false));
+    /* Tokens outside of all blocks, the first and the last, received nothing. */
     memset(sums, 0, heads * n * sizeof *sums);
     for (size_t h = 0; h < heads && last > bs.first; h++)
         memcpy(sums + h * n + bs.first, kept + h * n + bs.first,

@@ -98,7 +98,7 @@ int kvl_obs_window_query(const struct kvl_pctx *ctx, int32_t layer, int32_t back
     return KVL_OK;
 }
 
-/* ---- values behind the output projection ---------------------------------------------------------- */
+/* ---- values after the output projection ---------------------------------------------------------- */
 
 /* The projection of a layer, widened: [n_embd][n_heads * head_dim] in the scratch arena. */
 static int widened_output(const struct kvl_pctx *ctx, int32_t layer, const float **out)
@@ -127,6 +127,7 @@ int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                         "norm %d of %d values of kv head %d, want 1 or 2, 0 or more, 0 to %d", norm,
                         n, kv_head, sh->n_kv_heads - 1);
     KVL_TRY(widened_output(ctx, layer, &wide));
+    /* One part's room for all parts and heads: each is reduced to norms before the next comes. */
     float *y = kvl_arena_get(&e->scratch, NORM_VALUES * (size_t)sh->n_embd, sizeof *y);
     if (!y) return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for projected values");
     for (size_t g = 0; g < group; g++) {

@@ -73,6 +73,7 @@ int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t para
     if (what == KVL_OBS_BLOCKS) one.window = (param & 0xffff) + (param >> 24);
     if (what == KVL_OBS_BLOCKS && (param & 0xffff) == 0)
         return kvl_fail(plan->err, KVL_EINVAL, "observer \"blocks\" of 0 tokens, want 1 or more");
+    /* The window is a length and no column: the longest that is asked for serves all. */
     if (what == KVL_OBS_WINDOW) one = (struct kvl_observer_set){ .window = param };
     return kvl_observer_set_merge(&plan->p->observers, &one, plan->err);
 }

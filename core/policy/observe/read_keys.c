@@ -41,7 +41,9 @@ struct read_which {
     int32_t first, n;
 };
 
-/* What is read of a lane, and how: an operator reads it, but for a device whose hook has not looked. */
+/* What is read of a lane, and how: by the operators of the hook, which read at once on the CPU and
+ * in order with the hook's other work where it runs ahead of a GPU. A hook that the engine waited
+ * for looks at the rows next, so there the store reads, and waits, itself. */
 struct read_lane {
     const struct kvl_pctx *ctx;
     int32_t layer, kv_head;
@@ -108,11 +110,14 @@ static int read_run(const struct read_lane *r, int32_t slot, int32_t n, float *o
 static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
                      const struct read_which *w, enum kvl_kv_part part, float *out)
 {
+    /* Batches keep slots on the stack, so that a hook may read a whole context without asking for
+     * memory. */
     int32_t n = w->n;
     struct kvl_session *s = ctx->host->session;
     struct read_batch batch[2];
     size_t dim = (size_t)ctx->shape->head_dim;
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
+    /* After the check, which speaks of the policy's own numbers. */
     const struct read_lane lane = read_lane(ctx, kvl_layer_of(ctx, layer), kv_head, part);
     KVL_TRY(read_next(&lane, w, 0, &batch[0]));
     for (int32_t at = 0, now = 0; at < n; at += READ_BATCH, now = !now) {
@@ -143,12 +148,13 @@ int kvl_read_values(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, 
                      out);
 }
 
-/* Of the context, or of the tokens that a wrapper asks about. */
+/* Tokens of the context, or of those that a wrapper asks about: an inner policy counts the same way in both. */
 static int read_span(const struct kvl_pctx *ctx, int32_t kv_head, int32_t first, int32_t n,
                      struct read_which *w)
 {
     const struct kvl_asked *asked = ctx->host->asked;
     *w = (struct read_which){ .first = first, .n = n };
+    /* A wrong head is refused by read_check, which says the same for both. */
     if (!asked || kv_head < 0 || kv_head >= ctx->shape->n_kv_heads) return KVL_OK;
     if (first < 0 || n < 0 || first > asked->n - n)
         return kvl_fail(ctx->err, KVL_EPOLICY, "tokens %d to %d of the %d that were asked about",

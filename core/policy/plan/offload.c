@@ -24,6 +24,7 @@ int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *o)
 {
     struct kvl_plan_private *p = plan->p;
     if (p->offloads) return kvl_fail(plan->err, KVL_EPOLICY, "offloaded twice, want one plan");
+    /* Differences of them, and a unit more, stay in 32 bits. */
     enum { MOST = 1 << 30 };
     if (o->keep_first < 0 || o->keep_first > MOST || o->keep_last < !o->context_only ||
         o->keep_last > MOST)
@@ -49,6 +50,7 @@ int kvl_plan_offload(struct kvl_plan *plan, const struct kvl_offload *o)
     p->offload.layers = NULL;
     if (o->layers) {
         size_t n = (size_t)plan->shape->n_layers;
+        /* A copy: the mask of a method is its own, and may be on its stack. */
         p->offload_layers = kvl_alloc(n, 1);
         if (!p->offload_layers) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for layers");
         memcpy(p->offload_layers, o->layers, n);
@@ -102,6 +104,7 @@ static void offload_count(struct kvl_session *s)
     struct kvl_counters *c = &s->count;
     c->h2d_bytes += t->h2d_bytes;
     c->d2h_bytes += t->d2h_bytes;
+    /* Lanes of a layer age together, so what one ageing sent counts as one call. */
     c->d2h_calls += t->d2h_bytes > 0;
     c->cache_hits += t->hits;
     c->cache_misses += t->misses;
@@ -118,8 +121,9 @@ int kvl_offload_age(struct kvl_session *s, int32_t layer, int32_t n_pos, struct 
     return kvl_engine_failed(s->engine, "host tier", rc, err);
 }
 
-/* What a prefill left in pinned memory comes back where the policy says what the host has and this is not
- * it, and where the policy evicts: what it keeps is read at every step. */
+/* What a prefill left in pinned memory comes back where the policy says what the host has and this is not it, and
+ * where the policy evicts: what it keeps is read at every step.  A policy that only selects reads little of a layer,
+ * which may stay where it is. */
 static int offload_bring(struct kvl_session *s, int32_t layer, struct kvl_err *err)
 {
     const struct kvl_policy *p = s->planned->policy;
@@ -146,6 +150,7 @@ int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)
         if (placed) KVL_TRY(offload_bring(s, l, err));
     }
     if (placed) kvl_host_count(s);
+    /* From here on guesses are served and layers can no longer be named. */
     if (s->tier) s->tier->complete = true;
     kvl_offload_account(s);
     return KVL_OK;
@@ -165,6 +170,8 @@ void kvl_offload_account(struct kvl_session *s)
     if (s->tier) {
         places = s->tier->n_places * (int64_t)kvl_tier_place_bytes(s->tier);
         peak = s->tier->peak_places * (int64_t)kvl_tier_place_bytes(s->tier);
+        /* Staging places come and go within a step, so the tier keeps their peak since the last
+         * account. */
         s->tier->peak_places = s->tier->n_places;
     }
     c->host_bytes = host * slot;
@@ -179,11 +186,14 @@ static int offload_fetch(struct kvl_session *s, int32_t layer, int32_t kv_head, 
 {
     int32_t n = 0;
     KVL_TRY(kvl_tier_fetch(s->tier, s->seq, layer, kv_head, &n));
+    /* The first lane that brings something makes the call; the others of the layer or hook travel
+     * with it. */
     if (n > 0 && !s->host.fetched) s->count.h2d_calls++;
     s->host.fetched = s->host.fetched || n > 0;
     offload_count(s);
     uint64_t spent = kvl_now_ns() - t0;
     s->count.fetch_ns += spent;
+    /* Taken off the hook's or the selection's time by lap (engine/forward.c). */
     s->engine->fetch_ns += spent;
     return KVL_OK;
 }
@@ -227,6 +237,8 @@ int kvl_offload_request(const struct kvl_head *h)
              j++)
             rc = want_list(h, &h->lists[i][j]);
     if (rc == KVL_OK) rc = offload_fetch(h->s, h->layer, h->kv_head, t0);
+    /* What goes wrong here is memory, or a device that is lost: kvl_engine_memory tells them
+     * apart. */
     return rc == KVL_OK ? KVL_OK : kvl_head_list_no_memory(h);
 }
 
@@ -279,6 +291,7 @@ int kvl_offload_runs(const struct kvl_head *h, const struct kvl_head_list *it,
         if (!slot) return kvl_head_list_no_memory(h);
         n_from = it->n;
     }
+    /* kvl_tier_map adds n / unit + 3 runs at most for each that it is given. */
     size_t room = (size_t)(it->n / unit) + 3 * (size_t)n_from + 1;
     struct kvl_run *out = kvl_arena_get(&h->e->step, room, sizeof *out);
     if (!out) return kvl_head_list_no_memory(h);
@@ -318,6 +331,7 @@ int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers)
         return KVL_OK;
     }
     uint8_t *all;
+    /* The tier counts the model's layers; those of a window are never in it. */
     KVL_TRY(kvl_scratch_get(ctx, (size_t)s->engine->model->shape.n_layers, &all));
     for (int32_t l = 0; l < s->engine->model->shape.n_layers; l++)
         all[l] = p->seen_as[l] >= 0 && layers[p->seen_as[l]];
@@ -338,9 +352,10 @@ int kvl_prefetch(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, con
     layer = kvl_layer_of(ctx, layer);
     if (!kvl_fetches(s, layer) || !s->tier->complete || n < 1) return KVL_OK;
     uint64_t t0 = kvl_now_ns();
-    /* As old as it will be when its turn comes: a layer behind this one has no token of a block yet. */
+    /* As old as it will be when its turn comes: a layer after this one has no token of a block yet. */
     int32_t n_pos = KVL_MIN(ctx->host->n_visible, s->n_pos + 1);
     int rc = kvl_tier_age(s->tier, s->seq, layer, n_pos);
+    /* Refused while the guess of an earlier token waits; the method need not know. */
     if (rc == KVL_OK && !kvl_tier_guess(s->tier, layer, kv_head, ctx->host->n_visible - 1))
         return KVL_OK;
     for (int32_t i = 0; rc == KVL_OK && i < n; i++)
@@ -368,7 +383,8 @@ int kvl_offload_scores(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_hea
         if (!isfinite(score[i]))
             return kvl_fail(ctx->err, KVL_EPOLICY, "score %g of unit %d, want a finite number",
                             (double)score[i], i);
+    layer = kvl_layer_of(ctx, layer);
     if (!kvl_offloads(s, layer)) return KVL_OK;
-    int rc = kvl_tier_scores(s->tier, kvl_layer_of(ctx, layer), kv_head, score, n);
+    int rc = kvl_tier_scores(s->tier, layer, kv_head, score, n);
     return rc == KVL_OK ? KVL_OK : kvl_fail(ctx->err, rc, "out of memory for scores of units");
 }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { PLANNED_MAX_BUDGET = 1 << 30 }; /* no context is longer; sums of sizes stay in 32 bits */
-enum { PLANNED_MASKS = 128 };          /* bytes: a sweep may have very many plans */
+enum { PLANNED_MASKS = 128 }; /* bytes, not an arena's 64 KiB: a sweep may have 100,000 plans */
 
 int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, int32_t step,
                     uint8_t **out)
@@ -18,6 +18,8 @@ int kvl_plan_layers(struct kvl_plan *plan, const char *option, int32_t first, in
     if (first < 0 || step < 1)
         return kvl_fail(plan->err, KVL_EPOLICY, "every %d layers from %d on, want 1 and 0 or more",
                         step, first);
+    /* Memory of the plan and not of the method's frame: descriptors that name the mask may borrow
+     * it. */
     uint8_t *layers = kvl_arena_get(&plan->p->masks, n, sizeof *layers);
     if (!layers) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for %zu layers", n);
     memset(layers, 0, n);
@@ -31,6 +33,7 @@ void kvl_plan_pair(int32_t total, int32_t part_a, int32_t part_b, int32_t least,
                    int32_t *b)
 {
     int32_t share = (int32_t)((int64_t)total * part_a / ((int64_t)part_a + part_b));
+    /* In this order: once the first is set, the second is what the first left. */
     if (*a == KVL_AUTO) *a = KVL_MAX(least, *b == KVL_AUTO ? share : total - *b);
     if (*b == KVL_AUTO) *b = KVL_MAX(1, total - *a);
 }
@@ -88,7 +91,8 @@ static int planned_layers(struct kvl_planned *p, const struct kvl_shape *shape, 
     return KVL_OK;
 }
 
-/* What plan said of the layers that the policy sees, as the store and tables count them. */
+/* What plan said of the layers that the policy sees, as the store and tables count them: once here, so that no step
+ * has to translate a mask. */
 static int planned_spread(struct kvl_planned *p, int32_t n_layers, struct kvl_err *err)
 {
     if (!p->seen_as) return KVL_OK;
@@ -121,6 +125,8 @@ static int planned_check_budget(const struct kvl_planned *p, const struct kvl_sh
 {
     if (p->budget_tok == 0) return KVL_OK;
     int32_t min = kvl_policy_min_budget(p->policy, shape, p->opts);
+    /* min_budget is a method's code as any hook: rounding that it left changed would change every
+     * answer after it. */
     KVL_TRY(kvl_fp_kept(KVL_OK, KVL_EPOLICY, err));
     if (p->budget_tok < min)
         return kvl_fail(err, KVL_EINVAL,
@@ -178,9 +184,11 @@ static int planned_fill(struct kvl_planned *p, const struct kvl_shape *shape, co
     p->replay = plan.replay;
     p->prefill_chunk_tok = plan.prefill_chunk_tok;
     p->prefill_layerwise = plan.prefill_layerwise;
+    /* Texts are there even if empty: they are compared and printed unasked. */
     KVL_TRY(kvl_buf_adds(&p->options, ""));
     KVL_TRY(kvl_buf_adds(&p->tabled, ""));
     for (const struct kvl_opt *o = policy->opts; o && o->name; o++) {
+        /* By this text attach_like knows whose tables it may share. */
         if (o->not_in_tables) continue;
         KVL_TRY(kvl_buf_adds(&p->tabled, ","));
         KVL_TRY(kvl_opt_value(o, p->opts, &p->tabled));
@@ -278,6 +286,17 @@ const char *kvl_planned_options(const struct kvl_planned *p)
 bool kvl_planned_raw_keys(const struct kvl_planned *p)
 {
     return p->raw_keys;
+}
+size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,
+                               enum kvl_kv_type type, int32_t n_tok)
+{
+    size_t bytes = p->state_bytes;
+    for (int32_t i = 0; i < p->p.n_tables; i++) {
+        const struct kvl_row_decl *d = &p->p.table[i];
+        const struct kvl_row_table t = kvl_row_table_shape(d, n_kv_heads, type, n_tok);
+        bytes += (size_t)d->n_layers * t.n_lanes * (size_t)t.n_rows * t.row_bytes;
+    }
+    return bytes;
 }
 const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p)
 {

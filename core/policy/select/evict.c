@@ -96,7 +96,7 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
 }
 
 /* Nothing is chosen yet: heads whose scores lie in a row are chosen by one operator, once all of them are known
- * (keep_choose). */
+ * (keep_choose).  Scores are borrowed until then, which is before kvl_evict_layer returns. */
 int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int32_t n, int32_t k)
 {
     int32_t from = 0, to = 0, n_live;
@@ -125,6 +125,8 @@ static int keep_best(struct kvl_keep *keep, int32_t first, int32_t n, size_t str
     struct kvl_engine *e = keep->s->engine;
     struct keep_head *head = &keep->head[first];
     int32_t n_rows = stride > 0 ? n : 1, k = head->n_best;
+    /* Results of this layer are gone when the next one begins; what is late has to last until the
+     * step ends. */
     struct kvl_arena *a = keep->late ? &e->late : &e->results;
     int32_t *best = kvl_arena_get(a, (size_t)n_rows * (size_t)k + 1, sizeof *best);
     if (!best) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for the %d best", k);
@@ -154,6 +156,7 @@ static int keep_choose(struct kvl_keep *keep)
             if (!b->score || b->n_scored != a->n_scored || b->n_best != a->n_best) break;
             if (n == 1) stride = b->score - a->score;
             if (stride < 0 || b->score - b[-1].score != stride) break;
+            /* Rows that overlap are no rows of a matrix. */
             if (stride > 0 && stride < a->n_scored) break;
         }
         if (a->score) KVL_TRY(keep_best(keep, h, n, (size_t)stride));
@@ -173,6 +176,7 @@ static int keep_fill(struct kvl_keep *keep)
             kvl_arena_get(&keep->s->engine->step, (size_t)k->n_best + 1, sizeof *token);
         if (!live || !token)
             return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", k->n_best);
+        /* Both ascend, so the positions do. */
         for (int32_t i = 0; i < k->n_best; i++) token[i] = live[k->best[i]];
         k->token = token;
         k->n_tokens = k->n_best;
@@ -204,6 +208,8 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, cons
         mask_out(s, layer, kv_head, live, n_live, pos, n);
     else
         KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
+    /* After the lane, which is cut as a whole or not at all: rows go only where their tokens
+     * went. */
     s->engine->pending = true;
     KVL_TRY(kvl_row_table_keep(s, layer, kv_head, live, n_live, pos, n));
     return kvl_tap_keep(s, layer, kv_head, pos, n);
@@ -217,7 +223,8 @@ static bool in_ranges(const struct keep_head *k, int32_t pos)
     return false;
 }
 
-/* Tokens, then ranges behind each other, as most methods name them: pieces of what lives.  -1: named otherwise. */
+/* Tokens, then ranges one after the other, as most methods name them: pieces of what lives. -1:
+ * named otherwise. */
 static int32_t keep_pieces(const struct keep_head *k, const int32_t *live, int32_t n_live,
                            int32_t *pos)
 {
@@ -308,6 +315,7 @@ int kvl_evict_layer(struct kvl_session *s, const struct kvl_step *step, bool lat
     KVL_TRY(kvl_call_evict(s, step, keep));
     KVL_TRY(keep_choose(keep));
     if (keep_waits(keep) && late) {
+        /* Newest first: layers and rows do not depend on each other, so any order will do. */
         keep->next = e->late_first;
         e->late_first = keep;
         return KVL_OK;
@@ -323,6 +331,7 @@ int kvl_evict_late(struct kvl_engine *e, struct kvl_err *err)
     int rc = KVL_OK;
     kvl_store_hold(e->store);
     for (struct kvl_keep *k = e->late_first; k && rc == KVL_OK; k = k->next) {
+        /* The error that the hook was given may be of a call that has returned. */
         k->err = k->s->ctx.err = err;
         rc = kvl_hook_done(k->s, "evict", k->layer, keep_lanes(k));
     }
@@ -381,8 +390,11 @@ static int scores_ask(struct kvl_session *s, int32_t layer, struct kvl_scores *s
         return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for scores");
     int rc = kvl_engine_host(e, sc->score, floats * sizeof *sc->score, true);
     KVL_TRY(kvl_engine_failed(e, "scores", rc, s->ctx.err));
+    /* A token that a method leaves out has the score 0. */
     memset(sc->score, 0, floats * sizeof *sc->score);
     for (int32_t h = 0; h < heads; h++) sc->keep_lane[h] = -1;
+    /* The method gets the struct to fill in, and with it two pointers that it must not change: what
+     * they point to is ours. */
     const struct kvl_scores given = *sc;
     KVL_TRY(kvl_call_score(s, layer, sc));
     if (sc->score != given.score || sc->keep_lane != given.keep_lane || sc->n_tok != s->n_pos)
@@ -411,6 +423,7 @@ static int scores_best(struct kvl_session *s, const struct kvl_scores *sc, int32
     for (int32_t h = first; h < first + n; h++) {
         int32_t *p = pos[h] = kvl_arena_get(&e->step, (size_t)keep + 1, sizeof *p);
         if (!p) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+        /* topk gives indices in ascending order, so the three parts are one ascending list. */
         for (int32_t i = 0; i < sc->protect_first; i++) *p++ = i;
         for (int32_t i = 0; i < k; i++) *p++ = sc->protect_first + *index++;
         for (int32_t i = 0; i < sc->protect_last; i++) *p++ = sc->n_tok - sc->protect_last + i;

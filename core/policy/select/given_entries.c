@@ -8,7 +8,7 @@
 /* A NaN would reach every head of the merge and name no method. */
 static int all_finite(struct kvl_sel *sel, const char *what, const float *x, size_t n)
 {
-    float zero[8] = { 0 }; /* no longer 0 behind a NaN or an infinity */
+    float zero[8] = { 0 }; /* no longer 0 after a NaN or an infinity */
     size_t at = 0;
     for (; at + 8 <= n; at += 8)
         for (size_t j = 0; j < 8; j++) zero[j] += x[at + j] * 0;

@@ -83,8 +83,8 @@ static int items_local(const struct kvl_head *h, int32_t window, struct kvl_head
     return KVL_OK;
 }
 
-/* No list is made: kernels go through the lane as it lies. Positions are only wanted where somebody compares
- * lists. */
+/* No list is made: kernels go through the lane as it lies. Positions are only wanted where lists are
+ * compared. */
 static int items_everything(const struct kvl_head *h, bool want_positions,
                             struct kvl_head_list *out)
 {
@@ -111,9 +111,9 @@ static int32_t items_from_pages(const struct kvl_head *h, const struct kvl_segme
     return n;
 }
 
-/* Of *n positions of a lane with holes, those that are live; where `all` have to be, another is refused: only here, and not
- * when the list was given, since a shared list may meet a lane that has lost tokens since.  Looked up together, for a search
- * goes on where the last one ended; *slot: where they are, NULL under the mask oracle. */
+/* Keeps those of *n positions of a lane with holes that are live; where `all` have to be, another is refused: only
+ * here, and not when the list was given, since a shared list may meet a lane that has lost tokens since. Looked up
+ * together, for a search goes on where the last one ended; *slot: where they are, NULL under the mask oracle. */
 static int items_live(const struct kvl_head *h, bool all, int32_t *pos, int32_t *n,
                       const int32_t **slot)
 {
@@ -138,7 +138,7 @@ static int items_live(const struct kvl_head *h, bool all, int32_t *pos, int32_t 
     return KVL_OK;
 }
 
-/* A list of a whole lane, with the current token behind it where `current` is not negative. */
+/* A list of a whole lane, with the current token after it where `current` is not negative. */
 static int items_runs(const struct kvl_head *h, const struct kvl_segment *g,
                       const struct kvl_sel_list *l, int32_t current, struct kvl_head_list *out)
 {
@@ -219,6 +219,8 @@ static int items_positions(const struct kvl_head *h, const struct kvl_segment *g
     else if (n > 0)
         memcpy(pos, l->item, (size_t)n * sizeof *pos);
     if (current >= 0) pos[n++] = current;
+    /* A page may have lost tokens, which leaves its others; a token that was named must be
+     * there. */
     KVL_TRY(items_live(h, tokens, pos, &n, &slot));
     if (ranges) return items_ranges(h, g, l, current, out);
     *out = (struct kvl_head_list){ .pos = pos,

@@ -31,7 +31,7 @@ struct kvl_head {
     int32_t layer, kv_head;
     bool whole;   /* slot == position, nothing evicted */
     int32_t live; /* slots of the lane */
-    /* Of each segment: one, or one per query head of the group. */
+    /* For each segment one list, or one per query head of the group. */
     struct kvl_head_list *lists[KVL_MAX_SEGMENTS];
 };
 

@@ -14,7 +14,7 @@ struct kvl_prefill_mask {
     int32_t layer, n_heads, past, n; /* the chunk: positions past .. past + n - 1 */
     struct kvl_sparse_head *head;    /* [n_heads] in the step arena, as are its lists */
     uint8_t *seen;                   /* room for the keys of a query; NULL until it is needed */
-    int32_t *range; /* room of kvl_mask_slash_blocks, n_range numbers; nobody keeps it */
+    int32_t *range; /* room of kvl_mask_slash_blocks, n_range numbers, for the length of a call */
     int64_t n_range;
 };
 
@@ -29,7 +29,8 @@ static int mask_begin(struct kvl_prefill_mask *m)
     return KVL_OK;
 }
 
-/* Shares nothing with the mask that is carried out but the chunk. */
+/* Shares nothing with the mask that is carried out but the chunk: a method may try several and ask what each captures
+ * (kvl_mask_captures) before it says one. */
 int kvl_mask_trial(struct kvl_prefill_mask *m, struct kvl_prefill_mask **out)
 {
     struct kvl_prefill_mask *trial = kvl_arena_get(&m->s->engine->step, 1, sizeof *trial);
@@ -97,6 +98,7 @@ static int mask_unite(struct kvl_prefill_mask *m, const int32_t **list, int32_t 
     for (int32_t i = 0, j = 0; i < *n_list || j < n; k++) {
         bool first = j == n || (i < *n_list && (*list)[i] <= item[j]);
         to[k] = first ? (*list)[i] : item[j];
+        /* Both sides go past what was taken: an item that both have comes once. */
         while (i < *n_list && (*list)[i] <= to[k]) i++;
         while (j < n && item[j] <= to[k]) j++;
     }
@@ -176,6 +178,7 @@ static int mask_lists(struct kvl_prefill_mask *m, int32_t from, int32_t to,
     if (!lists->block_off || !lists->block) return KVL_ENOMEM;
     for (int32_t h = from; h < to; h++) {
         struct kvl_sparse_head *p = &m->head[h];
+        /* One block size per head: kernels walk one list of blocks, and two could not be merged. */
         if (p->block_tok > 0)
             return kvl_fail(m->err, KVL_EPOLICY, "blocks of query head %d are given twice", h);
         p->ranges = lists->ranges;
@@ -310,6 +313,7 @@ int kvl_mask_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                         step->n_tok, step->pos);
     int32_t layer = kvl_layer_of(ctx, step->layer);
     for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
+    /* Pairs that are only scored are kept apart from those that attention computes. */
     s->count.prefill_scored_pairs += (int64_t)n * sh->n_heads;
     size_t row = (size_t)sh->n_heads * (size_t)sh->head_dim;
     return kvl_lane_probs(e, e->now, layer, q->q + (size_t)i * row, probs, n);
@@ -345,6 +349,8 @@ static void oracle_mark(const struct kvl_prefill_mask *m, const struct kvl_spars
         int32_t end = h->ranges ? h->block[2 * k + 1] : first + h->block_tok;
         for (int32_t j = first; j < end && j <= i; j++) seen[j] = 1;
     }
+    /* Every query reads its own token, as the operator does: a row without any would have no
+     * softmax. */
     seen[i] = 1;
 }
 
@@ -421,6 +427,8 @@ static int mask_dense(const struct kvl_forward *f, const struct kvl_prefill_mask
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     *n_pairs += all_pairs;
+    /* Counted as the sparse operator counts: the queries of a tile fetch their keys together, up to
+     * the tile's end. */
     for (int32_t i = m->past, end = m->past + m->n, next; i < end; i = next) {
         next = KVL_MIN(end, (i / KVL_PREFILL_TILE + 1) * KVL_PREFILL_TILE);
         *n_reads += (int64_t)next * sh->n_kv_heads;
@@ -444,6 +452,7 @@ static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mas
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     struct kvl_counters *c = &m->s->count;
+    /* past + 1 pairs for the first query of the chunk, past + n for the last, in every head. */
     int64_t all = ((int64_t)2 * m->past + m->n + 1) * m->n / 2 * m->n_heads, n_reads = 0;
     bool dense = true;
     int rc;
@@ -461,7 +470,8 @@ static int mask_attend(const struct kvl_forward *f, const struct kvl_prefill_mas
     return kvl_engine_failed(e, "sparse prefill attention", rc, f->err);
 }
 
-/* Rows for the chunk's tokens in the policy's tables. */
+/* Rows for the chunk's tokens in the policy's tables, token by token: a live table adds one row at
+ * each call. */
 static void mask_tables(const struct kvl_forward *f, struct kvl_session *s, int32_t layer)
 {
     for (int32_t i = 0; i < f->n; i++)
@@ -469,7 +479,8 @@ static void mask_tables(const struct kvl_forward *f, struct kvl_session *s, int3
             kvl_row_table_append(s->host.table[t], layer, f->e->pos[i] + 1);
 }
 
-/* The chunk has rows in the tables before the hook runs, as in a step. */
+/* The chunk has rows in the tables before the hook runs, as in a step.  Observers get no log-sum-exp: that of a masked
+ * row is not over all keys, which is what they are asked about. */
 int kvl_prefill_masked(const struct kvl_forward *f, int32_t layer)
 {
     struct kvl_engine *e = f->e;

@@ -21,7 +21,8 @@ static const char *scope_name(enum kvl_scope scope)
     return names[scope];
 }
 
-/* The segment being built, made ready for lists of this scope and unit; page_tok 0: ranges, of any unit. */
+/* The segment being built, made ready for lists of this scope and unit; page_tok 0: ranges, of any unit.  The first call
+ * decides the scope of a segment and the first items their unit: lists of one segment are read by one kind of job. */
 static int sel_segment_for(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok,
                            struct kvl_segment **out)
 {
@@ -109,7 +110,7 @@ static int32_t pages_of(int32_t n_pos, int32_t page_tok)
     return n_pos / page_tok + (n_pos % page_tok != 0);
 }
 
-/* On a GPU that runs behind the hook the list is waited for, and nothing else is. */
+/* On a GPU that runs after the hook the list is waited for, and nothing else is. */
 int kvl_sel_tokens(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const int32_t *pos,
                    int32_t n)
 {
@@ -160,6 +161,8 @@ static int sel_add_range(struct kvl_sel *sel, struct kvl_sel_list *l, int32_t fi
     l->given = true;
     struct kvl_run *before = l->n_ranges > 0 ? &l->range[l->n_ranges - 1] : NULL;
     l->loose = l->loose || l->items || (before && first < before->slot + before->n);
+    /* An empty range gives its list all the same: to read nothing but the current token is an
+     * answer. */
     if (first == last) return KVL_OK;
     l->open = l->open || last == sel->n_pos;
     if (before && first == before->slot + before->n)
@@ -197,7 +200,7 @@ int kvl_sel_recent(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, int3
 
 /* ---- lists of items and ranges ----------------------------------------------------------------- */
 
-/* Items as ranges, behind those that there are. */
+/* Items as ranges, after those that there are. */
 static int mix_items(struct kvl_sel *sel, const struct kvl_segment *g, struct kvl_sel_list *l)
 {
     size_t n = (size_t)l->n_ranges + (size_t)l->n;
@@ -228,6 +231,8 @@ static int mix_list(struct kvl_sel *sel, const struct kvl_segment *g, struct kvl
     for (int32_t i = 0; i < n; i++) {
         struct kvl_run r = l->range[order[i]];
         int32_t end = m > 0 ? out[m - 1].slot + out[m - 1].n : -1;
+        /* Neighbours are joined, too: a run more costs attention a look-up, and nothing tells them
+         * apart. */
         if (m > 0 && r.slot <= end)
             out[m - 1].n += KVL_MAX(0, r.slot + r.n - end);
         else
@@ -269,6 +274,7 @@ static int sel_fill_top(struct kvl_sel *sel, struct kvl_segment *g)
     for (int32_t i = 0; i < g->n_lists; i++) {
         int32_t *item = kvl_arena_get(&e->step, (size_t)k + 1, sizeof *item);
         if (!item) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for %d items", k);
+        /* In memory of their own, where the forced page has its place after them. */
         memcpy(item, g->top + (size_t)i * (size_t)k, (size_t)k * sizeof *item);
         if (g->forced >= 0) item[k] = g->forced;
         g->list[i].item = item;
@@ -300,6 +306,7 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     struct kvl_segment *g;
     KVL_TRY(sel_segment_for(sel, scope, page_tok, &g));
     k = KVL_MIN(k, n);
+    /* An operator writes them; the host looks only where it must (kvl_sel_look). */
     int32_t *index = kvl_arena_get(&e->results, (size_t)g->n_lists * (size_t)k + 1, sizeof *index);
     if (!index) return kvl_fail(sel->err, KVL_ENOMEM, "out of memory for the %d best", k);
     int rc = (ahead ? e->ops : e->now)
@@ -322,6 +329,8 @@ static int sel_top(struct kvl_sel *sel, enum kvl_scope scope, int32_t page_tok, 
     g->n_scored = n;
     g->forced = forced;
     if (!ahead) KVL_TRY(kvl_sel_look(sel));
+    /* A trace gets all scores of a list (`stride`), the forced page's among them, though it did not
+     * compete. */
     return kvl_tap_score(sel->s, &(struct kvl_tap_score){ .layer = sel->layer,
                                                           .scope = scope,
                                                           .n_lists = g->n_lists,
@@ -403,8 +412,8 @@ int kvl_sel_log_weights(struct kvl_sel *sel, enum kvl_scope scope, int32_t list,
     return KVL_OK;
 }
 
-/* Carried out behind all merges (engine/resolve.c); checked here, since a NaN would spoil the layer and not the
- * list. */
+/* Carried out after all merges (engine/resolve.c); checked here, since a NaN would spoil the layer
+ * and not the list. */
 int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value)
 {
     const struct kvl_shape *sh = &sel->s->engine->model->shape;
@@ -505,5 +514,7 @@ int kvl_sel_complete(struct kvl_sel *sel)
                 return kvl_fail(sel->err, KVL_EPOLICY, "list %d of %d (one per %s) is missing", j,
                                 g->n_lists, scope_name(g->scope));
     }
+    /* Last, since it waits for lists that are still on the device: a selection that is refused has
+     * not waited. */
     return sel_mix(sel);
 }

@@ -77,7 +77,7 @@ int kvl_sel_view(struct kvl_sel *sel, int32_t q_head, const int32_t **pos, int32
     h.live = kvl_seq_len(s->seq, h.layer, h.kv_head);
     for (int32_t i = 0; i < sel->n_seg; i++) KVL_TRY(kvl_head_list_named(&h, i, q_head, &part[i]));
     KVL_TRY(view_merge(&h, part, sel->n_seg, pos, n));
-    /* Of everything nothing was named. */
+    /* Everything has the current token, but did not name it. */
     if (sel->seg[0].everything && *n > 0 && (*pos)[*n - 1] == sel->n_pos - 1) --*n;
     return KVL_OK;
 }

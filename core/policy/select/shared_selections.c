@@ -2,7 +2,7 @@
  *
  * An entry serves layers layer_first..layer_last at steps from..until.  In a block all rows of a
  * layer run before the next layer, so that entries of later rows are there already when an earlier
- * row asks: `from` keeps it from seeing them.  Of several entries that serve, the latest counts, as
+ * row asks: `from` keeps it from seeing them.  Where several entries serve, the latest counts, as
  * it would if the tokens came one by one. */
 #include "policy_impl.h"
 
@@ -16,7 +16,7 @@ struct kvl_shared_sel {
     struct kvl_arena mem; /* lists and items */
 };
 
-/* What nobody uses keeps its memory for the next one: a steady state allocates nothing. */
+/* An entry without users keeps its memory for the next one: a steady state allocates nothing. */
 static void shared_unref(struct kvl_host *host, struct kvl_shared_sel *sh)
 {
     if (--sh->n_refs > 0) return;

@@ -10,7 +10,8 @@ static const struct kvl_row_decl *table_decl(const struct kvl_pctx *ctx, int32_t
 
 /* ---- operators --------------------------------------------------------------------------------- */
 
-/* Type of a weight whose rows are the rows of a table; 0: there is none. */
+/* Type of a weight whose rows are the rows of a table.  The rows are borrowed as a matrix, so that products with them are
+ * those of the model's operators. */
 static enum kvl_wtype rows_wtype(const struct kvl_rows *rows)
 {
     static const enum kvl_wtype types[] = {
@@ -37,7 +38,8 @@ static int scores_check(const struct kvl_pctx *ctx, const struct kvl_table_score
     return KVL_OK;
 }
 
-/* Where they are. */
+/* Scores are scaled where they are: by an operator if the hook runs ahead of the device, else by
+ * the host, which has them at hand. */
 static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, float scale)
 {
     if (ctx->host->ahead)
@@ -46,6 +48,8 @@ static int scores_scale(const struct kvl_pctx *ctx, float *score, size_t n, floa
     return KVL_OK;
 }
 
+/* List by list: the results of one product for all of them would have to be moved apart on the
+ * host, for which a hook that runs ahead does not wait. */
 static int scores_each(const struct kvl_pctx *ctx, const float *q, int32_t n,
                        const struct kvl_weight *w, float *y, size_t stride)
 {
@@ -76,6 +80,8 @@ static int scores_lists(const struct kvl_pctx *ctx, const struct kvl_table_score
 {
     size_t skip = (size_t)s->first_elem * (size_t)kvl_kv_elem_bytes(rows->type);
     const float *q = s->q + (size_t)(kv_head * n) * (size_t)elems;
+    /* Lists are n_rows apart whatever piece a row lies in, so the pieces of a list join in the
+     * result. */
     float *y = s->score + (size_t)(kv_head * n) * (size_t)s->n_rows;
     for (int i = 0; i < 2; y += rows->part[i++].n_rows) {
         if (rows->part[i].n_rows == 0) continue; /* and no data */
@@ -90,7 +96,7 @@ static int scores_lists(const struct kvl_pctx *ctx, const struct kvl_table_score
     return KVL_OK;
 }
 
-/* Shared and own rows are two matrices: the product of the second goes behind that of the first. */
+/* Shared and own rows are two matrices: the product of the second goes after that of the first. */
 int kvl_table_scores(const struct kvl_pctx *ctx, const struct kvl_table_scores *s)
 {
     struct kvl_rows rows;
@@ -129,6 +135,8 @@ int kvl_table_minmax(const struct kvl_pctx *ctx, int32_t table, const struct kvl
 {
     struct kvl_rows rows;
     KVL_TRY(minmax_check(ctx, table, ctx->shape->head_dim));
+    /* Asked for from its page on, and not from row 0: full pages before it stay shared with
+     * forks. */
     int32_t page_tok = table_decl(ctx, table)->unit_tok, page = step->pos / page_tok;
     KVL_TRY(kvl_table_operand_out(ctx, table, step->layer, page, &rows));
     return ctx->ops->page_minmax(
@@ -170,5 +178,6 @@ int kvl_table_bounds(const struct kvl_pctx *ctx, const struct kvl_table_bounds *
                                           .head_dim = rows.row_elems / 2,
                                           .reduce = b->reduce };
     a[0].next = rows.part[1].n_rows > 0 ? &a[1] : NULL;
+    /* A table that shares nothing has its rows in the second piece alone. */
     return rows.part[0].n_rows > 0 ? ctx->ops->page_bound(a) : ctx->ops->page_bound(a + 1);
 }

@@ -1,4 +1,4 @@
-/* Tables that plans declare. */
+/* Tables that plans declare, and what they will take. */
 #include "policy_impl.h"
 
 /* Gives the layers of a table their places. */
@@ -48,4 +48,35 @@ int kvl_plan_table_desc(struct kvl_plan *plan, const struct kvl_table_desc *desc
     p->table[p->n_tables] = d;
     *out = p->n_tables++;
     return KVL_OK;
+}
+
+size_t kvl_row_elem_bytes(const struct kvl_row_table *t)
+{
+    switch (t->decl.elem) {
+    case KVL_ELEM_I32: return sizeof(int32_t);
+    case KVL_ELEM_U8: return sizeof(uint8_t);
+    default: return (size_t)kvl_kv_elem_bytes(t->type);
+    }
+}
+
+int32_t kvl_row_decl_rows(const struct kvl_row_decl *d, int32_t n_pos)
+{
+    if (d->unit == KVL_UNIT_LANE) return 1;
+    return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
+}
+
+/* Rows that hold keys have the store's type, so that a minimum of keys is one of them. */
+struct kvl_row_table kvl_row_table_shape(const struct kvl_row_decl *decl, int32_t n_kv_heads,
+                                         enum kvl_kv_type store, int32_t n_pos)
+{
+    struct kvl_row_table t = {
+        .decl = *decl,
+        .type = decl->elem == KVL_ELEM_KEY ? kvl_kv_table_type(store) : KVL_KV_F32,
+        .n_kv_heads = n_kv_heads,
+        .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
+        .n_rows = kvl_row_decl_rows(decl, n_pos),
+    };
+    t.row_bytes = kvl_row_elem_bytes(&t);
+    *(decl->unit == KVL_UNIT_LIVE ? &t.n_lanes : &t.row_bytes) *= (size_t)decl->row_elems;
+    return t;
 }

@@ -1,8 +1,8 @@
 /* Tables of a policy: rows per unit and lane, grown by the engine.
  *
- * The rows of a layer lie in two pieces: `base`, which relatives share and nobody writes, and `tail`,
- * this session's own.  A fork gives everything to the base and copies nothing; who writes row r then
- * moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
+ * The rows of a layer lie in two pieces: `base`, which relatives share and which is never written, and `tail`,
+ * this session's own.  A fork gives everything to the base and copies nothing; a session that writes row r
+ * then moves rows r and up to its own tail.  A method that only adds rows (Quest writes the newest page)
  * so pays for what it writes, however long the context is; one that writes anywhere (kvl_table_all) gets
  * all rows of a layer in its tail at its first write.  A tail that has outgrown its base becomes, with
  * it, a new base when it is shared: doubling, so that forks of forks copy little.
@@ -13,7 +13,6 @@
  * A lane table (KVL_UNIT_LANE) has one row, however long: it never grows. */
 #include "policy_impl.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,18 +34,12 @@ struct kvl_row_plane {
     int32_t cap_tail;
     void *tail;      /* [lanes][cap_tail][row], zero where nothing was written */
     bool blank;      /* attach wrote none of its rows */
-    int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane; those behind are zero */
+    int32_t *n_live; /* [n_kv_heads] of a live table: rows of each lane, and zeros after them */
 };
 
 static bool is_live(const struct kvl_row_table *t)
 {
     return t->decl.unit == KVL_UNIT_LIVE;
-}
-
-static int32_t table_rows(const struct kvl_row_decl *d, int32_t n_pos)
-{
-    if (d->unit == KVL_UNIT_LANE) return 1;
-    return n_pos / d->unit_tok + (n_pos % d->unit_tok != 0);
 }
 
 /* Zeroed memory; large tables are read as fast as memory allows, on huge pages where there are any. */
@@ -72,8 +65,8 @@ static void rows_free(const struct kvl_device *dev, void *rows)
         kvl_free(rows);
 }
 
-/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; behind what
- * operators were given, and done when it returns. */
+/* Rows from .. from + n - 1 of every lane, from `src` with room for src_rows to row `to` of `dst`; after what
+ * operators were given, and done when it returns: the old rows may be freed next. */
 static int rows_copy(const struct kvl_row_table *t, void *dst, int32_t dst_rows, int32_t to,
                      const void *src, int32_t src_rows, int32_t from, int32_t n)
 {
@@ -103,15 +96,6 @@ static void base_unref(struct kvl_row_base *b)
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-static size_t elem_bytes(enum kvl_table_elem elem, enum kvl_kv_type type)
-{
-    switch (elem) {
-    case KVL_ELEM_I32: return sizeof(int32_t);
-    case KVL_ELEM_U8: return sizeof(uint8_t);
-    default: return (size_t)kvl_kv_elem_bytes(type);
-    }
-}
-
 static int table_planes(struct kvl_row_table *t)
 {
     t->plane = kvl_alloc((size_t)t->decl.n_layers, sizeof *t->plane);
@@ -125,27 +109,14 @@ static int table_planes(struct kvl_row_table *t)
     return KVL_OK;
 }
 
-/* Of the types of the store where rows hold keys, so that a minimum of keys is one of them. */
 int kvl_row_table_create(const struct kvl_engine *e, const struct kvl_row_decl *decl, int32_t n_pos,
                          struct kvl_row_table **out)
 {
     struct kvl_row_table *t = kvl_alloc(1, sizeof *t);
     if (!t) return KVL_ENOMEM;
-    int32_t n_kv_heads = e->model->shape.n_kv_heads;
-    *t = (struct kvl_row_table){
-        .dev = e->dev,
-        .decl = *decl,
-        .type = decl->elem == KVL_ELEM_KEY ? kvl_kv_table_type(kvl_store_desc(e->store)->type)
-                                           : KVL_KV_F32,
-        .n_kv_heads = n_kv_heads,
-        .n_lanes = decl->per_layer ? 1 : (size_t)n_kv_heads,
-        .n_rows = table_rows(decl, n_pos),
-    };
-    t->row_bytes = elem_bytes(decl->elem, t->type);
-    if (is_live(t))
-        t->n_lanes *= (size_t)decl->row_elems;
-    else
-        t->row_bytes *= (size_t)decl->row_elems;
+    *t = kvl_row_table_shape(decl, e->model->shape.n_kv_heads, kvl_store_desc(e->store)->type,
+                             n_pos);
+    t->dev = e->dev;
     if (table_planes(t) != KVL_OK) {
         kvl_row_table_destroy(t);
         return KVL_ENOMEM;
@@ -169,7 +140,7 @@ void kvl_row_table_destroy(struct kvl_row_table *t)
 /* Counts only. Memory comes when a hook asks for the rows, since many layers never do. */
 void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos)
 {
-    t->n_rows = KVL_MAX(t->n_rows, table_rows(&t->decl, n_pos));
+    t->n_rows = KVL_MAX(t->n_rows, kvl_row_decl_rows(&t->decl, n_pos));
     int32_t at = t->decl.at ? t->decl.at[layer] : layer;
     for (int32_t h = 0; is_live(t) && at >= 0 && h < t->n_kv_heads; h++) t->plane[at].n_live[h]++;
 }
@@ -190,11 +161,14 @@ size_t kvl_row_table_bytes(const struct kvl_row_table *t)
 /* Makes the tail begin at row `first` or before and end at the table's last row. */
 static int plane_reach(const struct kvl_row_table *t, struct kvl_row_plane *p, int32_t first)
 {
+    /* The tail only ever begins earlier: rows of the base that it took over may have been written
+     * since. */
     int32_t begin = KVL_MIN(first, p->n_base), need = plane_rows(t, p) - begin;
     bool wide = is_live(t) && p->cap_tail > 2 * need + 4 * META_SLACK; /* after a cut */
     if (begin == p->n_base && need <= p->cap_tail && !wide) return KVL_OK;
     /* The context comes at once and needs no room to grow in; tokens come one by one. */
     bool grows = (p->cap_tail > 0 || p->base) && t->decl.unit != KVL_UNIT_LANE;
+    /* By a quarter, so that rows that come one by one are copied a few times each. */
     int32_t cap = grows ? need + need / 4 + META_SLACK : need;
     int32_t n_base = p->n_base - begin;
     void *tail = rows_alloc(t, cap);
@@ -215,7 +189,8 @@ static int plane_reach(const struct kvl_row_table *t, struct kvl_row_plane *p, i
     return KVL_OK;
 }
 
-/* All rows to the base, where the tail is as long as it is; else it stays a tail. */
+/* All rows to the base, where the tail is as long as it is; else it stays a tail.  They become one piece first, since
+ * a base has one address: a copy, but each row is copied once for every doubling of the table. */
 static int plane_freeze(const struct kvl_row_table *t, struct kvl_row_plane *p)
 {
     int32_t n_rows = plane_rows(t, p);
@@ -287,7 +262,8 @@ static bool plane_serves(const struct kvl_row_plane *p, int32_t n_rows)
     return p->blank || (p->base && p->base->context && p->base->n_rows == n_rows);
 }
 
-/* A base is never written: it holds what attach built, whatever its sessions did since. */
+/* A base is never written: it holds what attach built, whatever its sessions did since.  All layers are looked at before
+ * the first one changes; live rows are of what a budget left, and never shared. */
 bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table *to)
 {
     const struct kvl_row_decl *a = &from->decl, *b = &to->decl;
@@ -311,7 +287,8 @@ bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table 
 
 /* ---- eviction --------------------------------------------------------------------------------- */
 
-/* Waits with others for kvl_row_table_settle; lists are in the arena of lists. */
+/* Waits with others for kvl_row_table_settle, which comes before the next row is written; lists are in the arena of
+ * lists. */
 static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
                            struct kvl_rows_run *run)
 {
@@ -330,10 +307,12 @@ static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl
                       int32_t n)
 {
     struct kvl_engine *e = s->engine;
-    bool blank = p->cap_tail == 0 && !p->base; /* nobody wrote a row so far */
+    bool blank = p->cap_tail == 0 && !p->base; /* no row was written so far */
     if (blank) return KVL_OK;
+    /* Runs are parted by tokens that go, and each holds one that stays. */
     size_t most = (size_t)KVL_MIN(n_live - n, n) + 1;
     struct kvl_rows_run *run = kvl_arena_get(&e->late_lists, most, sizeof *run);
+    /* Shared rows are copied now: ranks close in place. */
     if (!run || plane_reach(t, p, 0) != KVL_OK) return KVL_ENOMEM;
     struct kvl_rows_lane l = { .column_bytes = (size_t)p->cap_tail * t->row_bytes,
                                .elem_bytes = (int32_t)t->row_bytes,
@@ -343,6 +322,8 @@ static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl
                                .n_live = n_live };
     l.data = (uint8_t *)p->tail + (size_t)(kv_head * l.n_columns) * l.column_bytes;
     if (t->dev->rows_keep) return lane_rows_later(e, &l, run);
+    /* The CPU moves at once. The arena may hold evictions that wait for the end of the step: then
+     * its memory stays. */
     kvl_lane_rows_keep(&l, run);
     if (!e->late_first) kvl_arena_reset(&e->late_lists);
     return KVL_OK;
@@ -409,8 +390,8 @@ static int find_plane(const struct kvl_pctx *ctx, int32_t handle, int32_t layer,
     return KVL_OK;
 }
 
-/* Rows that are counted as read by who takes a view of a layer to choose: a hook that selects sees
- * all, one that evicts those of live tokens. */
+/* Rows that count as read when a hook takes a view of a layer to choose: one that selects sees all,
+ * one that evicts those of live tokens. */
 static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_row_table *t,
                             int32_t layer)
 {
@@ -421,7 +402,8 @@ static int64_t rows_to_read(const struct kvl_session *s, const struct kvl_row_ta
         return sum;
     }
     for (size_t h = 0; h < t->n_lanes; h++) {
-        int32_t n_rows = table_rows(&t->decl, s->host.n_visible);
+        int32_t n_rows = kvl_row_decl_rows(&t->decl, s->host.n_visible);
+        /* Rows of the whole layer are counted by the first lane. */
         int32_t n_live = kvl_seq_len(s->seq, layer, (int32_t)h);
         sum += s->host.phase == HOOK_EVICT ? KVL_MIN(n_rows, n_live) : n_rows;
     }
@@ -437,7 +419,7 @@ static void count_rows(const struct kvl_pctx *ctx, const struct kvl_row_table *t
 /* A layer's rows as callers see them, without their places. */
 static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 {
-    size_t elem = elem_bytes(t->decl.elem, t->type);
+    size_t elem = kvl_row_elem_bytes(t);
     return (struct kvl_rows){ .row_bytes = (size_t)t->decl.row_elems * elem,
                               .elem_bytes = elem,
                               .n_rows = n_rows,
@@ -451,7 +433,7 @@ static struct kvl_rows rows_shape(const struct kvl_row_table *t, int32_t n_rows)
 /* From one kv head to the next where rows have room for `cap` of them. */
 static size_t head_bytes(const struct kvl_row_table *t, int32_t cap)
 {
-    size_t elem = elem_bytes(t->decl.elem, t->type);
+    size_t elem = kvl_row_elem_bytes(t);
     return t->decl.per_layer ? 0 : (size_t)cap * (size_t)t->decl.row_elems * elem;
 }
 
@@ -511,6 +493,7 @@ int kvl_table_operand(const struct kvl_pctx *ctx, int32_t table, int32_t layer, 
     if (n_rows < 0 || n_rows > t->n_rows)
         return kvl_fail(ctx->err, KVL_EPOLICY, "%d rows of table %d, which has %d", n_rows, table,
                         t->n_rows);
+    /* Makes room for rows that were appended since; none leaves the base. */
     if (plane_reach(t, p, p->n_base) != KVL_OK)
         return kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for the %d rows of table %d",
                         t->n_rows, table);
@@ -575,28 +558,7 @@ int kvl_table_count(const struct kvl_pctx *ctx, int32_t table, int64_t n_elems)
                         "%lld elements of table %d, want 0 or more, and a handle from plan",
                         (long long)n_elems, table);
     const struct kvl_row_table *t = ctx->host->table[table];
-    size_t bytes = elem_bytes(t->decl.elem, t->type);
+    size_t bytes = kvl_row_elem_bytes(t);
     ctx->host->session->count.index_read_bytes += n_elems * (int64_t)bytes;
     return KVL_OK;
-}
-
-void *kvl_table_row_out(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
-{
-    int behind = row >= rows->part[0].n_rows;
-    int32_t at = behind ? row - rows->part[0].n_rows : row;
-    assert(row >= 0 && at < rows->part[behind].n_rows && rows->column_bytes == 0);
-    return (uint8_t *)rows->part[behind].data + (size_t)kv_head * rows->part[behind].head_bytes +
-           (size_t)at * rows->row_bytes;
-}
-
-const void *kvl_table_row(const struct kvl_rows *rows, int32_t kv_head, int32_t row)
-{
-    return kvl_table_row_out(rows, kv_head, row);
-}
-
-void *kvl_table_column(const struct kvl_rows *rows, int32_t kv_head, int32_t column)
-{
-    assert(column >= 0 && column < rows->row_elems && rows->unit == KVL_UNIT_LIVE);
-    return (uint8_t *)rows->part[0].data + (size_t)kv_head * rows->part[0].head_bytes +
-           (size_t)column * rows->column_bytes;
 }

@@ -1,4 +1,4 @@
-/* kvl/tables.h - what was measured of a model beforehand and lies in a file beside it, and the search for
+/* kvl/model_tables.h - what was measured of a model beforehand and lies in a file beside it, and the search for
  * filter layers.
  *
  * `kvlab tables x.gguf` writes x.tables; kvl_model_open reads it where it is there and of this very model,
@@ -13,8 +13,8 @@
  *
  * Thread-safe: yes, tables are constant once they are read.
  */
-#ifndef KVL_TABLES_H
-#define KVL_TABLES_H
+#ifndef KVL_MODEL_TABLES_H
+#define KVL_MODEL_TABLES_H
 
 #include "kvl/base.h"
 

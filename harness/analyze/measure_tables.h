@@ -1,4 +1,4 @@
-/* model_tables.h - the tables of a model, measured: what lies in the file beside it (kvl/tables.h).
+/* measure_tables.h - the tables of a model, measured: what lies in the file beside it (kvl/model_tables.h).
  *
  * Filter layers.  On contexts with a question and its answer: what layers keep with each other's lists
  * (capture.h), mean over contexts; by that, for every number of dense layers, the best set of filters
@@ -7,8 +7,8 @@
  *
  * Thread-safe: no.
  */
-#ifndef KVL_MODEL_TABLES_H
-#define KVL_MODEL_TABLES_H
+#ifndef KVL_MEASURE_TABLES_H
+#define KVL_MEASURE_TABLES_H
 
 #include "capture.h"
 

@@ -1,5 +1,5 @@
 /* The file of tables beside a model. */
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 
 #include "kvl/opt.h"
 #include "kvl/policy.h"

@@ -1,7 +1,7 @@
 /* Filter layers of a model, by what lists keep and by answers. */
-#include "model_tables.h"
+#include "measure_tables.h"
 
-#include "kvl/tables.h"
+#include "kvl/model_tables.h"
 
 #include <math.h>
 #include <string.h>
