@@ -92,6 +92,8 @@ int32_t kvl_planned_budget(const struct kvl_planned *p);
 /* All options after plan, "a=1,b=2" in table order. */
 const char *kvl_planned_options(const struct kvl_planned *p);
 bool kvl_planned_raw_keys(const struct kvl_planned *p);
+/* KVL_EINVAL: the policy does what a store of this type does not serve. */
+int kvl_planned_serves(const struct kvl_planned *p, enum kvl_kv_type type, struct kvl_err *err);
 
 /* What prefills must observe. */
 struct kvl_observer_set {

@@ -104,6 +104,7 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
     layer = kvl_layer_of(ctx, layer);
     const struct read_lane lane = read_lane(ctx, layer, kv_head, part);
+    const bool sealed = lane.lane.layout && lane.lane.layout->sealed;
     for (int32_t at = 0; at < n; at += READ_BATCH) {
         int32_t slot[READ_BATCH], m = KVL_MIN(READ_BATCH, n - at), run;
         KVL_TRY(read_slots(ctx, layer, kv_head, read_batch(w, at, m, room), m, slot));
@@ -111,11 +112,15 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
         for (int32_t i = 0; i < m; i += run) {
             for (run = 1; i + run < m && slot[i + run] == slot[i] + run;) run++;
             KVL_TRY(read_run(&lane, slot[i], run, out + (size_t)(at + i) * dim));
+            if (sealed)
+                s->count.index_read_bytes +=
+                    (int64_t)kvl_lane_bytes(&lane.lane, part, slot[i], run);
         }
     }
     bool values = part == KVL_PART_V;
-    s->count.index_read_bytes +=
-        n * (values ? kvl_value_bytes(s->engine) : kvl_key_bytes(s->engine));
+    if (!sealed)
+        s->count.index_read_bytes +=
+            n * (values ? kvl_value_bytes(s->engine) : kvl_key_bytes(s->engine));
     return KVL_OK;
 }
 
