@@ -65,7 +65,7 @@ static const struct rig_desc models[] = {
                  .head_dim = 32,
                  .seed = 21 },
       .kv_type = KVL_KV_Q8_0 | (KVL_KV_Q4_0 + 1) << 8 }, /* kvl_kv_pair */
-    { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .seed = 22 },
+    { .llama = { .n_layers = 3, .n_kv_heads = 2, .head_dim = 32, .seed = 23 },
       .kv_type = KVL_KV_KIVI4 },
 };
 enum { N_PLAIN = 5, N_MODELS = sizeof models / sizeof models[0] };
