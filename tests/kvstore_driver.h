@@ -501,7 +501,8 @@ static inline enum kvl_kv_type drive_type(struct drive *d)
     uint32_t byte = drive_byte(d), n = 0;
     while (kvl_kv_facts((enum kvl_kv_type)n)) n++;
     enum kvl_kv_type k = (enum kvl_kv_type)(byte % n);
-    return byte < 128 ? k : kvl_kv_pair(k, (enum kvl_kv_type)(byte / n % n));
+    /* Types that seal keep what the model does not: test_kv_sealed has one of its own. */
+    return kvl_kv_open(byte < 128 ? k : kvl_kv_pair(k, (enum kvl_kv_type)(byte / n % n)));
 }
 
 static inline bool drive_begin(struct drive *d)

@@ -192,6 +192,7 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         "%s starts behind a context, this one is empty; want 1 token or more%s",
                         name,
                         planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
+    KVL_TRY(kvl_planned_serves(planned, kvl_store_desc(s->engine->store)->type, err));
     if (s->engine->sinks && planned->own_prefill && planned->policy->prefill_mask)
         return kvl_fail(err, KVL_EINVAL,
                         "%s masks its prefill, which is not served for models with attention sinks",

@@ -314,14 +314,29 @@ static void split_merge(struct kvl_split *s, int32_t head_dim)
                                              .head_dim = head_dim };
 }
 
+/* Slots slot .. slot + n - 1 of a job. */
+static int64_t walked(const struct kvl_attn_job *job, int32_t slot, int32_t n)
+{
+    size_t key = 0;
+    if (!job->keys)
+        key = kvl_lane_bytes(job->lane, job->pos ? KVL_PART_K_RAW : KVL_PART_K, slot, n);
+    return (int64_t)(key + kvl_lane_bytes(job->lane, KVL_PART_V, slot, n));
+}
+
 /* The rows that an operator reads for a job: from its runs and the layout by which it finds them, whatever the type says. */
 void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job)
 {
-    const struct kvl_layout *l = job->lane->layout;
-    const size_t key = job->keys ? 0 : l->row_bytes[job->pos ? KVL_PART_K_RAW : KVL_PART_K];
-    int64_t n = job->runs ? 0 : job->n_slots;
-    for (int32_t i = 0; job->runs && i < job->n_runs; i++) n += job->runs[i].n;
-    s->count.kv_walked_bytes += n * (int64_t)(key + l->row_bytes[KVL_PART_V]);
+    int64_t bytes = 0;
+    int32_t n_pages = job->runs || !job->page ? 0 : job->n_pages, tok = job->page_tok;
+    for (int32_t i = 0; job->runs && i < job->n_runs; i++)
+        bytes += walked(job, job->runs[i].slot, job->runs[i].n);
+    for (int32_t i = 0; job->lane->n_sealed > 0 && i < n_pages; i++)
+        bytes += walked(job, job->page[i] * tok, tok);
+    if (job->lane->n_sealed > 0 && n_pages > 0)
+        bytes += walked(job, job->tail, job->n_slots - n_pages * tok);
+    else if (!job->runs)
+        bytes += walked(job, 0, job->n_slots);
+    s->count.kv_walked_bytes += bytes;
 }
 
 /* The jobs of the host, and the merges. */

@@ -426,6 +426,11 @@ static int attend_policy(const struct kvl_forward *f, int32_t layer)
     size_t waits = 0;
     jobs_clear(e);
     for (int32_t i = 0; i < f->n; i++) {
+        if (i > first && kvl_seq_seals(e->row[i].s->seq, layer, 1)) { /* rows before read it open */
+            KVL_TRY(rows_settle(f, first, i, layer));
+            first = i;
+            waits = 0;
+        }
         if (first == i) KVL_TRY(kvl_step_reset(e, f->err));
         KVL_TRY(row_gather(f, i, layer, &waits));
         if (i < f->n - 1 && !rows_must_settle(f, &e->row[i], layer, waits)) continue;

@@ -197,13 +197,39 @@ static void probe_items(const struct kvl_head *h, const struct kvl_head_list *it
         if (!hit[i] && kvl_head_list_have(h, it, pr->pos[i])) hit[i] = 1;
 }
 
-/* Keys that the policy gave are not read from the store: their values alone are. */
-static void count_read(const struct kvl_head *h, const struct kvl_head_list *it)
+/* Of a lane with blocks of two sizes: by where the slots of the list lie. */
+static int read_mixed(const struct kvl_head *h, const struct kvl_head_list *it, int64_t *bytes)
 {
-    h->s->count.kv_read_bytes +=
-        kvl_slot_bytes(h->e) * it->n - kvl_key_bytes(h->e) * (int64_t)it->n_keys;
+    const struct kvl_lane lane = kvl_seq_lane(h->s->seq, h->layer, h->kv_head);
+    struct kvl_run all = { .slot = 0, .n = it->n };
+    const struct kvl_run *run = &all;
+    int32_t n_runs = 1;
+    if (!it->everything || it->pos) {
+        struct kvl_head_list named = *it;
+        if (it->page) KVL_TRY(kvl_head_list_expand(h, it, &named.pos, &named.n));
+        run = runs_of(h, &named, &n_runs);
+        if (!run) return kvl_head_list_no_memory(h);
+    }
+    for (int32_t i = 0; i < n_runs; i++) {
+        if (it->n_keys == 0)
+            *bytes += (int64_t)kvl_lane_bytes(&lane, KVL_PART_K, run[i].slot, run[i].n);
+        *bytes += (int64_t)kvl_lane_bytes(&lane, KVL_PART_V, run[i].slot, run[i].n);
+    }
+    return KVL_OK;
+}
+
+/* Keys that the policy gave are not read from the store: their values alone are. */
+static int count_read(const struct kvl_head *h, const struct kvl_head_list *it)
+{
+    int64_t bytes = 0;
+    if (kvl_kv_seals(kvl_store_desc(h->e->store)->type))
+        KVL_TRY(read_mixed(h, it, &bytes));
+    else
+        bytes = kvl_slot_bytes(h->e) * it->n - kvl_key_bytes(h->e) * (int64_t)it->n_keys;
+    h->s->count.kv_read_bytes += bytes;
     h->s->count.given_keys += it->n_keys;
     if (h->s->probe.n > 0) probe_items(h, it);
+    return KVL_OK;
 }
 
 /* Three kinds of layers are kept apart: of a window, dense by the schedule, and selected. A budget is of the
@@ -290,7 +316,7 @@ static int resolve_segment(const struct kvl_head *h, int32_t i_seg, float *out, 
             }
         }
         KVL_TRY(h->s->dead ? masked_job(h, g, &lists[i], &job) : real_job(h, g, &lists[i], job));
-        count_read(h, &lists[i]);
+        KVL_TRY(count_read(h, &lists[i]));
     }
     return count_union(h, lists, n_lists, n_unique);
 }

@@ -4,7 +4,8 @@
  *
  * Content, little-endian: a head of numbers; the ids of the tokens; of a model with layers of a window, how many
  * blocks each layer has freed; per layer the full blocks, CHUNK_BLOCKS of each kv head
- * in turn, as they lie in memory; per layer, kv head and part the rows of the tokens after the last full block;
+ * in turn, as they lie in memory, sealed ones of a type that seals as such; per layer, kv head and part the rows of the
+ * tokens after the last full block;
  * the ring of queries and that of their log-sum-exp; the column sums with their carries; the moments.
  * Only the store knows the layout of a block: nothing is converted, and a load costs little more than
  * decoding the file. */
@@ -184,6 +185,12 @@ static int32_t lanes_of(const struct snapshot_lanes *ls, int32_t layer)
     return ls->n_blocks - (ls->gone ? ls->gone[layer] : 0);
 }
 
+/* Slots of one of them, with the tail. */
+static int32_t lanes_slots(const struct snapshot_lanes *ls, int32_t layer)
+{
+    return (lanes_of(ls, layer) << ls->layout->block_shift) + ls->n_tail;
+}
+
 static int lanes_sync(const struct snapshot_lanes *ls, struct kvl_err *err)
 {
     int rc = ls->device->sync();
@@ -201,6 +208,14 @@ static size_t row_width(enum kvl_kv_type type)
 static size_t block_width(const struct kvl_layout *l)
 {
     return KVL_MIN(row_width(l->type[KVL_PART_K]), row_width(l->type[KVL_PART_V]));
+}
+
+/* What a block of a lane holds, whose layout depends on its place where the store's type seals. */
+static size_t block_data(const struct kvl_lane *lane, int32_t b, size_t *off)
+{
+    size_t bytes;
+    *off = kvl_layout_data(kvl_lane_layout(lane, b), &bytes);
+    return bytes;
 }
 
 /* From a device through pinned memory, which copies at full speed and is free once the chunk is compressed. */
@@ -226,9 +241,11 @@ static int save_chunk(struct kvl_session *s, struct kvl_snapshot_writer *w,
     if (ls->stage) return save_staged(s, w, ls, layer, b0, n, err);
     for (int32_t h = 0; h < ls->n_heads; h++) {
         struct kvl_lane lane = kvl_seq_lane(s->seq, layer, h);
-        for (int32_t b = b0; b < b0 + n; b++)
-            KVL_TRY(kvl_snapshot_put(w, lane.blocks[b] + ls->off, ls->bytes,
-                                     block_width(ls->layout), err));
+        for (int32_t b = b0; b < b0 + n; b++) {
+            size_t off, bytes = block_data(&lane, b, &off);
+            KVL_TRY(kvl_snapshot_put(w, lane.blocks[b] + off, bytes,
+                                     block_width(kvl_lane_layout(&lane, b)), err));
+        }
     }
     return KVL_OK;
 }
@@ -252,10 +269,14 @@ static int load_chunk(struct kvl_session *s, struct kvl_snapshot_reader *r,
     int32_t pos = have + (ls->n_blocks - lanes_of(ls, layer)) * ls->layout->block_tok;
     /* Blocks come into the lane before their bytes: a file that ends here fails the load, and the
      * half-filled session goes with it. */
-    KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n << ls->layout->block_shift, ls->block, err));
+    KVL_TRY(kvl_seq_restore(s->seq, layer, pos, n << ls->layout->block_shift,
+                            lanes_slots(ls, layer), ls->block, err));
     if (ls->stage) return load_staged(s, r, ls, n, err);
-    for (int32_t i = 0; i < ls->n_heads * n; i++)
-        KVL_TRY(kvl_snapshot_get(r, ls->block[i] + ls->off, ls->bytes, err));
+    struct kvl_lane lane = kvl_seq_lane(s->seq, layer, 0); /* all heads are alike */
+    for (int32_t i = 0; i < ls->n_heads * n; i++) {
+        size_t off, bytes = block_data(&lane, (have >> ls->layout->block_shift) + i % n, &off);
+        KVL_TRY(kvl_snapshot_get(r, ls->block[i] + off, bytes, err));
+    }
     return KVL_OK;
 }
 
@@ -305,7 +326,7 @@ static int load_tail(struct kvl_session *s, struct kvl_snapshot_reader *r,
 {
     if (ls->n_tail == 0) return KVL_OK;
     KVL_TRY(kvl_seq_restore(s->seq, layer, ls->n_blocks * ls->layout->block_tok, ls->n_tail,
-                            ls->block, err));
+                            lanes_slots(ls, layer), ls->block, err));
     if (ls->stage) KVL_TRY(lanes_sync(ls, err));
     for (int32_t h = 0; h < ls->n_heads; h++) {
         uint8_t *at = ls->stage ? ls->stage + (size_t)h * ls->bytes : ls->block[h] + ls->off;

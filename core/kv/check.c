@@ -1,5 +1,5 @@
 /* The invariants of the store, recounted from scratch. */
-#include "store.h"
+#include "seal.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -74,8 +74,8 @@ static int check_refs(const struct kvl_store *store, struct kvl_err *err)
     int64_t n_entries = 0, n_good = 0;
     check_visit(store, visit_count, &n_entries);
     check_visit(store, visit_judge, &n_good);
-    int64_t n_refs = store->pool.n_refs + store->host.n_refs;
-    int64_t n_blocks = store->pool.n_blocks + store->host.n_blocks;
+    int64_t n_refs = store->pool.n_refs + store->host.n_refs + store->sealed.n_refs;
+    int64_t n_blocks = store->pool.n_blocks + store->host.n_blocks + store->sealed.n_blocks;
     if (n_entries != n_refs)
         return check_broken(err, -1, "the number of references", n_refs, n_entries);
     if (n_good != n_blocks)
@@ -92,6 +92,7 @@ static int check_pool(const struct kvl_pool *p, struct kvl_err *err)
     if (n_used != p->n_blocks)
         return check_broken(err, -1, "the number of blocks in use", p->n_blocks, n_used);
     size_t bytes = (size_t)p->n_blocks * p->block_bytes;
+    if (p->other && p->other->limit_bytes) bytes = kvl_pool_bytes(p);
     if (p->limit_bytes && bytes > p->limit_bytes)
         return check_broken(err, -1, "bytes in use", (int64_t)bytes, (int64_t)p->limit_bytes);
     return KVL_OK;
@@ -117,6 +118,19 @@ static int check_links(const struct kvl_seq *seq, int32_t lane, struct kvl_err *
     return KVL_OK;
 }
 
+/* The first blocks are sealed, as many as the lane's length says, and no others. */
+static int check_sealed(const struct kvl_store *store, const struct kvl_table *t, int32_t lane,
+                        struct kvl_err *err)
+{
+    int32_t want = kvl_sealed_of(store, t->n_slots);
+    if (t->n_sealed != want)
+        return check_broken(err, lane, "the number of sealed blocks", t->n_sealed, want);
+    for (int32_t b = 0; b < kvl_blocks_for(&store->layout, t->n_slots); b++)
+        if (kvl_block_of(&store->sealed, t->blocks[b]) != (b < want))
+            return check_broken(err, lane, "a block of the wrong size", b, -1);
+    return KVL_OK;
+}
+
 /* Marks of one eviction must not reach the next. */
 static int check_scratch(const struct kvl_store *store, struct kvl_err *err)
 {
@@ -133,6 +147,7 @@ int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
         for (int32_t i = 0; i < check_lanes(store); i++) {
             KVL_TRY(check_ranks(&store->layout, &seq->tables[i], i, err));
             KVL_TRY(check_links(seq, i, err));
+            KVL_TRY(check_sealed(store, &seq->tables[i], i, err));
         }
     if (n_seqs != store->n_seqs)
         return check_broken(err, -1, "the number of sequences", store->n_seqs, n_seqs);
@@ -140,5 +155,6 @@ int kvl_store_check(const struct kvl_store *store, struct kvl_err *err)
     KVL_TRY(check_refs(store, err));
     KVL_TRY(check_pool(&store->pool, err));
     KVL_TRY(check_pool(&store->host, err));
+    if (store->layout.sealed) KVL_TRY(check_pool(&store->sealed, err));
     return check_pool(&store->places, err);
 }

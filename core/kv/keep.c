@@ -5,7 +5,7 @@
  * the length of the lane, and blocks shared with a fork stay shared but for those that had a hole.
  * Otherwise the rest moves down in order.  Both touch a block only after they own it, and take every
  * block they need before they change anything. */
-#include "store.h"
+#include "seal.h"
 
 #include <assert.h>
 #include <string.h>
@@ -358,6 +358,7 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     if (n_good < n) return keep_refuse(t, layer, kv_head, pos, n_good, err);
     if (n_gone == 0) return KVL_OK;
 
+    if (store->layout.sealed) return kvl_seal_keep(store, t, n_gone, err);
     /* A sorted lane only: slots change their numbers, and an index would have to follow. */
     bool whole_blocks = t->sorted && n_gone >= d->block_tok;
     KVL_TRY(whole_blocks ? keep_spliced(store, t, n_gone, err)
@@ -381,6 +382,7 @@ void kvl_seq_forget(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t uni
         for (int32_t b = 0; b < n; b++) kvl_block_unref(t->blocks[b]);
         memmove(t->blocks, t->blocks + n, (size_t)n_left * sizeof *t->blocks);
         t->n_slots -= n_gone;
+        t->n_sealed = KVL_MAX(0, t->n_sealed - n);
         if (t->n_slots == 0) t->max_pos = -1;
         kvl_table_changed(t, 0, n_left);
     }
@@ -400,6 +402,9 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err)
     struct kvl_store *store = seq->store;
     int32_t n_lanes = store->desc.n_layers * store->desc.n_kv_heads;
     if (pos_end < 0) return kvl_fail(err, KVL_EINVAL, "truncate to %d, want 0 or more", pos_end);
+    if (store->layout.sealed)
+        return kvl_fail(err, KVL_EINVAL, "truncate of %s, whose blocks are sealed",
+                        kvl_kv_name(store->desc.type).text);
     int32_t need = 0;
     for (int32_t i = 0; i < n_lanes; i++) {
         KVL_TRY(kvl_scratch_slots(&store->scratch, seq->tables[i].n_slots, err));

@@ -2,7 +2,7 @@
 #include "lane.h"
 
 #include "kv_rows.h"
-#include "store.h"
+#include "seal.h"
 #include <assert.h>
 #include <string.h>
 
@@ -23,7 +23,8 @@ struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t k
                               .data = kvl_links_view(seq,
                                                      layer * seq->store->desc.n_kv_heads + kv_head),
                               .n_slots = t->n_slots,
-                              .sorted = t->sorted };
+                              .sorted = t->sorted,
+                              .n_sealed = t->n_sealed };
 }
 
 int32_t kvl_seq_len(const struct kvl_seq *seq, int32_t layer, int32_t kv_head)
@@ -179,9 +180,8 @@ int kvl_seq_read(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, enum
         return rc == KVL_OK ? rc : kvl_device_fail(seq->store, rc, err);
     }
     for (int32_t s = slot; s < slot + n; s++, out += dim) {
-        const uint8_t *row = t->blocks[s >> l->block_shift] + l->part_off[part] +
-                             (size_t)(s & (l->block_tok - 1)) * l->row_bytes[part];
-        kvl_row_get(l->type[part], out, row, l->head_dim);
+        const struct kvl_kept kept = kvl_table_kept(l, t, part, s);
+        kvl_kept_get(&kept, out, l->head_dim);
     }
     return KVL_OK;
 }

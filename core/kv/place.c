@@ -41,7 +41,7 @@ static int place_copy(const struct kvl_store *store, uint8_t *const *from, uint8
 static int place_move(struct kvl_store *store, uint8_t **block, int32_t n, struct kvl_pool *to,
                       struct kvl_err *err)
 {
-    int64_t peak = to->peak_blocks;
+    size_t peak = to->peak_bytes;
     KVL_TRY(kvl_scratch_blocks(&store->scratch, n, err));
     uint8_t **fresh = store->scratch.blocks;
     KVL_TRY(kvl_pool_take(to, n, fresh, err));
@@ -55,7 +55,7 @@ static int place_move(struct kvl_store *store, uint8_t **block, int32_t n, struc
         kvl_block_unref(rc == KVL_OK ? block[i] : fresh[i]);
         if (rc == KVL_OK) block[i] = fresh[i];
     }
-    to->peak_blocks = KVL_MAX(peak, store->pool.n_blocks + store->host.n_blocks);
+    to->peak_bytes = KVL_MAX(peak, kvl_pool_bytes(&store->pool));
     return rc == KVL_OK ? KVL_OK : kvl_device_fail(store, rc, err);
 }
 

@@ -179,14 +179,26 @@ static uint8_t *pool_take_one(struct kvl_pool *pool)
     return (uint8_t *)block;
 }
 
+size_t kvl_pool_bytes(const struct kvl_pool *pool)
+{
+    size_t bytes = (size_t)pool->n_blocks * pool->block_bytes;
+    return bytes + (pool->other ? (size_t)pool->other->n_blocks * pool->other->block_bytes : 0);
+}
+
+/* Pinned memory has no limit, and does not count towards that of the device. */
+static bool pool_passes(const struct kvl_pool *pool, int32_t n)
+{
+    size_t bytes = (size_t)(pool->n_blocks + n) * pool->block_bytes;
+    if (pool->other && pool->other->limit_bytes)
+        bytes += (size_t)pool->other->n_blocks * pool->other->block_bytes;
+    return n > 0 && pool->limit_bytes && bytes > pool->limit_bytes;
+}
+
 /* All of them or none: an eviction or an append that got half of its blocks could not go on. */
 int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_err *err)
 {
     assert(n >= 0);
-    if (pool->limit_bytes &&
-        /* In blocks that are in use and not in slabs: the limit is the user's, for what a cache
-         * holds. */
-        (uint64_t)(pool->n_blocks + n) > pool->limit_bytes / pool->block_bytes && n > 0)
+    if (pool_passes(pool, n))
         return kvl_fail(err, KVL_ENOMEM,
                         "KV store: %d more blocks of %zu bytes pass the limit of %zu bytes "
                         "(%lld blocks in use)",
@@ -202,8 +214,7 @@ int kvl_pool_take(struct kvl_pool *pool, int32_t n, uint8_t **out, struct kvl_er
             (long long)pool->n_blocks);
     }
     /* Blocks on the device and those moved to the host are one cache, with one peak. */
-    int64_t n_all = pool->n_blocks + (pool->other ? pool->other->n_blocks : 0);
-    pool->peak_blocks = KVL_MAX(pool->peak_blocks, n_all);
+    pool->peak_bytes = KVL_MAX(pool->peak_bytes, kvl_pool_bytes(pool));
     return KVL_OK;
 }
 

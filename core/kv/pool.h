@@ -34,18 +34,20 @@ enum kvl_slab_state {
 struct kvl_pool {
     const struct kvl_device *device; /* NULL: blocks have one piece */
     enum kvl_place place;            /* of the second */
-    const struct kvl_pool *other;    /* whose blocks count towards the same peak, or NULL */
-    size_t host_bytes, data_bytes;   /* of the pieces of one block */
+    const struct kvl_pool *other;  /* whose blocks count towards the same peak and limit, or NULL */
+    size_t host_bytes, data_bytes; /* of the pieces of one block */
     size_t block_bytes, limit_bytes; /* both pieces; limit 0 = none */
     int32_t slab_blocks;             /* blocks of one slab */
     struct kvl_slab *slabs[KVL_SLAB_STATES];
     int32_t n_empty;          /* slabs in reserve */
     int64_t n_blocks, n_refs; /* blocks in use; references to them */
-    int64_t peak_blocks;
+    size_t peak_bytes;        /* with those of the other */
 };
 
 void kvl_pool_init(struct kvl_pool *pool, const struct kvl_layout *layout,
                    const struct kvl_device *device, enum kvl_place place, size_t limit_bytes);
+/* Of its blocks in use and those of the other. */
+size_t kvl_pool_bytes(const struct kvl_pool *pool);
 /* Every block must be free. */
 void kvl_pool_close(struct kvl_pool *pool);
 /* n blocks with one reference each, or KVL_ENOMEM and none.  Their bytes are undefined. */

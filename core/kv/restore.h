@@ -12,9 +12,10 @@ size_t kvl_layout_data(const struct kvl_layout *l, size_t *bytes);
 
 /* Appends n slots to every lane of `layer`, whose positions are `pos` and up; the keys and values are undefined until
  * the caller has written them.  out [n_kv_heads][blocks of n slots].  Lanes hold whole blocks of the same number
- * before, which end before `pos`.  KVL_ENOMEM: nothing was appended. */
-int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, uint8_t **out,
-                    struct kvl_err *err);
+ * before, which end before `pos`.  Of a type that seals blocks are those that a lane of n_all slots has.  KVL_ENOMEM:
+ * nothing was appended. */
+int kvl_seq_restore(struct kvl_seq *seq, int32_t layer, int32_t pos, int32_t n, int32_t n_all,
+                    uint8_t **out, struct kvl_err *err);
 
 /* Where a device has memory of its own: what n blocks hold, to or from host memory (best PINNED), one after
  * the other.  Given to MAIN; `bytes` is the device's until a sync. */

@@ -1,6 +1,6 @@
 /* Sequences: creation, forks, appending, statistics. */
 #include "kv_rows.h"
-#include "store.h"
+#include "seal.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +94,7 @@ static int table_share(struct kvl_store *store, const struct kvl_table *from, st
         kvl_block_ref(from->blocks[b]);
     }
     to->n_slots = from->n_slots;
+    to->n_sealed = from->n_sealed;
     to->max_pos = from->max_pos;
     to->sorted = from->sorted;
     /* kvl_links_fork copies the device's table as it is, so what that does not know yet it does not
@@ -130,7 +131,7 @@ struct append {
     const int32_t *pos;
     const float *part[3]; /* by enum kvl_kv_part */
     bool ascending;
-    int32_t n_fresh; /* blocks taken for it */
+    int32_t n_fresh; /* blocks taken for it; behind them come those for what it seals */
 };
 
 /* Not by subtraction: the difference of two keys may not fit an int. */
@@ -214,6 +215,11 @@ static int append_check(struct kvl_seq *seq, int32_t layer, struct append *a, st
                             a->n, t->n_slots, INT32_MAX);
         extends = extends && (a->n == 0 || append_extends(a, t));
     }
+    if (!extends && seq->store->layout.sealed)
+        return kvl_fail(err, KVL_EINVAL,
+                        "append: positions from %d on do not ascend behind those of layer %d, want "
+                        "that of %s",
+                        a->pos[0], layer, kvl_kv_name(d->type).text);
     return extends ? KVL_OK : append_check_unique(seq, layer, a, err);
 }
 
@@ -229,22 +235,29 @@ static int append_reserve(struct kvl_seq *seq, int32_t layer, struct append *a, 
 {
     struct kvl_store *store = seq->store;
     const struct kvl_layout *l = &store->layout;
-    int64_t need = 0;
+    int64_t need = 0, seals = 0;
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++) {
         struct kvl_table *t = kvl_seq_table(seq, layer, h);
         int32_t have = kvl_blocks_for(l, t->n_slots), want = kvl_blocks_for(l, t->n_slots + a->n);
         /* One block more where the last one is shared: it is copied before it is written. */
         need += want - have + append_copies(l, t);
+        seals += kvl_seal_need(store, t, a->n);
         KVL_TRY(table_reserve(t, have, want, err));
         KVL_TRY(kvl_links_reserve(seq, want, err));
         if (t->sorted && append_extends(a, t)) continue;
         KVL_TRY(kvl_scratch_slots(&store->scratch, a->n, err));
         KVL_TRY(kvl_ranks_prepare(l, t, t->n_slots + a->n, err));
     }
-    if (need > INT32_MAX) return kvl_fail(err, KVL_ENOMEM, "append: %d slots are too many", a->n);
-    KVL_TRY(kvl_scratch_blocks(&store->scratch, (int32_t)need, err));
+    if (need + seals > INT32_MAX)
+        return kvl_fail(err, KVL_ENOMEM, "append: %d slots are too many", a->n);
+    KVL_TRY(kvl_scratch_blocks(&store->scratch, (int32_t)(need + seals), err));
+    uint8_t **fresh = store->scratch.blocks;
     a->n_fresh = (int32_t)need;
-    return kvl_pool_take(&store->pool, (int32_t)need, store->scratch.blocks, err);
+    KVL_TRY(kvl_pool_take(&store->pool, a->n_fresh, fresh, err));
+    if (seals == 0) return KVL_OK;
+    int rc = kvl_pool_take(&store->sealed, (int32_t)seals, fresh + need, err);
+    for (int32_t i = 0; rc != KVL_OK && i < a->n_fresh; i++) kvl_block_unref(fresh[i]);
+    return rc;
 }
 
 /* Merges the new positions into the index from its end. */
@@ -384,6 +397,8 @@ int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t 
     uint8_t **fresh = store->scratch.blocks;
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++)
         append_lane(store, kvl_seq_table(seq, layer, h), h, &a, &fresh);
+    for (int32_t h = 0; store->layout.sealed && h < store->desc.n_kv_heads; h++)
+        kvl_seal_lane(store, kvl_seq_table(seq, layer, h), &fresh);
     return KVL_OK;
 }
 
@@ -401,9 +416,14 @@ void kvl_seq_stats(const struct kvl_seq *seq, struct kvl_seq_stats *out)
             s.n_shared += kvl_block_shared(t->blocks[b]);
             s.physical_bytes += kvl_block_bytes(t->blocks[b]);
         }
+        for (int32_t b = 0; b < t->n_sealed; b++)
+            s.n_sealed_shared += kvl_block_shared(t->blocks[b]);
         s.n_blocks += n_blocks;
+        s.n_sealed += t->n_sealed;
         s.n_slots += t->n_slots;
     }
-    s.logical_bytes = (size_t)s.n_slots * kvl_layout_slot(l);
+    s.n_sealed_slots = s.n_sealed * l->block_tok;
+    s.logical_bytes = (size_t)(s.n_slots - s.n_sealed_slots) * kvl_layout_slot(l);
+    if (l->sealed) s.logical_bytes += (size_t)s.n_sealed_slots * kvl_layout_slot(l->sealed);
     *out = s;
 }

@@ -36,25 +36,49 @@ static size_t align64(size_t n)
 
 /* Where the parts of a block lie. For a discrete device keys and values are a piece of their own, in its
  * memory; the head and the positions stay with the host, which looks them up without waiting for the device. */
-static struct kvl_layout store_layout(const struct kvl_store_desc *d)
+static struct kvl_layout store_layout(const struct kvl_store_desc *d, enum kvl_kv_type type)
 {
     struct kvl_layout l = { .head_dim = d->head_dim, .block_tok = d->block_tok };
     while (1 << l.block_shift < l.block_tok) l.block_shift++;
-    bool apart = d->device && d->device->discrete;
-    size_t first = apart ? 0 : KVL_BLOCK_HEAD, end = first;
+    bool apart = d->device && d->device->discrete, seals = kvl_kv_seals(d->type);
+    size_t n_pos = (size_t)d->block_tok * sizeof(int32_t);
+    /* Positions come first where blocks are of two sizes, so that they are at the same place in both. */
+    size_t first = apart ? 0 : KVL_BLOCK_HEAD + (seals ? n_pos : 0), end = first;
     for (int part = 0; part < 3; part++) {
         bool stored = part != KVL_PART_K_RAW || d->raw_keys;
-        l.type[part] = part == KVL_PART_V ? kvl_kv_values(d->type) : kvl_kv_keys(d->type);
+        l.type[part] = part == KVL_PART_V ? kvl_kv_values(type) : kvl_kv_keys(type);
         l.row_bytes[part] = kvl_kv_row_bytes(l.type[part], d->head_dim);
         l.part_off[part] = stored ? end : SIZE_MAX;
         if (stored) end += (size_t)d->block_tok * l.row_bytes[part]; /* a multiple of 16 */
     }
     size_t parts = end - first;
-    l.pos_off = KVL_BLOCK_HEAD + (apart ? 0 : parts);
-    l.host_bytes = align64(l.pos_off + (size_t)d->block_tok * sizeof(int32_t));
+    l.pos_off = KVL_BLOCK_HEAD + (apart || seals ? 0 : parts);
+    l.host_bytes = align64(KVL_BLOCK_HEAD + n_pos + (apart ? 0 : parts));
     l.data_bytes = apart ? align64(parts) : 0;
     l.bytes = l.host_bytes + l.data_bytes;
     return l;
+}
+
+/* Blocks of a type that seals are two layouts; a group of keys is a whole block or several are. */
+static int store_seals(struct kvl_store *store, struct kvl_err *err)
+{
+    struct kvl_store_desc *d = &store->desc;
+    int32_t open = KVL_MAX(kvl_kv_facts(kvl_kv_keys(d->type))->open_tok,
+                           kvl_kv_facts(kvl_kv_values(d->type))->open_tok);
+    if (d->device && d->device->discrete)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "%s in memory of a GPU, which has blocks of one size; want a type whose rows "
+            "stand alone (f16, q8_0, q4_0 ...), or the CPU",
+            kvl_kv_name(d->type).text);
+    d->block_tok = KVL_MAX(d->block_tok, KVL_KV_GROUP);
+    store->open_blocks = (open + d->block_tok - 1) / d->block_tok;
+    store->layout = store_layout(d, kvl_kv_open(d->type));
+    store->sealed_layout = store_layout(d, d->type);
+    store->sealed_layout.grouped = true;
+    store->layout.sealed = &store->sealed_layout;
+    store->group = kvl_alloc((size_t)KVL_KV_GROUP * (size_t)d->head_dim, sizeof *store->group);
+    return store->group ? KVL_OK : kvl_fail(err, KVL_ENOMEM, "KV store: no memory for a group");
 }
 
 /* A device has two more pools: pinned memory for blocks that were moved to the host, and room for copies of
@@ -65,6 +89,11 @@ static void store_pools(struct kvl_store *store)
     const struct kvl_layout *l = &store->layout;
     size_t limit = store->desc.limit_bytes;
     kvl_pool_init(&store->pool, l, store->device, KVL_PLACE_DEVICE, limit);
+    if (l->sealed) {
+        kvl_pool_init(&store->sealed, l->sealed, NULL, KVL_PLACE_DEVICE, limit);
+        store->pool.other = &store->sealed;
+        store->sealed.other = &store->pool;
+    }
     if (!store->device) return;
     kvl_pool_init(&store->host, l, store->device, KVL_PLACE_PINNED, 0);
     kvl_pool_init(&store->places, l, store->device, KVL_PLACE_DEVICE, 0);
@@ -80,10 +109,18 @@ int kvl_store_create(const struct kvl_store_desc *desc, struct kvl_store **out, 
         return kvl_fail(err, KVL_ENOMEM, "KV store: no memory for %zu bytes", sizeof *store);
     store->desc = *desc;
     if (store->desc.block_tok == 0) store->desc.block_tok = 16;
-    store->layout = store_layout(&store->desc);
+    int rc = KVL_OK;
+    if (kvl_kv_seals(desc->type))
+        rc = store_seals(store, err);
+    else
+        store->layout = store_layout(&store->desc, desc->type);
+    if (rc != KVL_OK) {
+        kvl_free(store);
+        return rc;
+    }
     if (desc->device && desc->device->discrete) store->device = desc->device;
     store_pools(store);
-    int rc = store->device ? kvl_moves_open(store, err) : KVL_OK;
+    if (store->device) rc = kvl_moves_open(store, err);
     if (rc != KVL_OK) {
         kvl_store_destroy(store);
         return rc;
@@ -99,8 +136,10 @@ void kvl_store_destroy(struct kvl_store *store)
     kvl_pool_close(&store->pool);
     kvl_pool_close(&store->host);
     kvl_pool_close(&store->places);
+    kvl_pool_close(&store->sealed);
     kvl_moves_close(store);
     kvl_free(store->spans);
+    kvl_free(store->group);
     kvl_free(store->scratch.blocks);
     kvl_free(store->scratch.ranks);
     kvl_free(store->scratch.dead);
@@ -114,21 +153,23 @@ const struct kvl_store_desc *kvl_store_desc(const struct kvl_store *store)
 
 void kvl_store_stats(const struct kvl_store *store, struct kvl_store_stats *out)
 {
-    const struct kvl_pool *p = &store->pool, *host = &store->host;
-    int64_t n = p->n_blocks + host->n_blocks;
-    int64_t peak = KVL_MAX(p->peak_blocks, host->peak_blocks);
-    *out = (struct kvl_store_stats){ .n_blocks = n,
-                                     .n_refs = p->n_refs + host->n_refs,
-                                     .n_sequences = store->n_seqs,
+    const struct kvl_pool *p = &store->pool, *all[] = { p, &store->host, &store->sealed };
+    *out = (struct kvl_store_stats){ .n_sequences = store->n_seqs,
                                      .block_bytes = p->block_bytes,
-                                     .bytes = (size_t)n * p->block_bytes,
-                                     .peak_bytes = (size_t)peak * p->block_bytes,
+                                     .sealed_block_bytes = store->sealed.block_bytes,
                                      .limit_bytes = p->limit_bytes };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        out->n_blocks += all[i]->n_blocks;
+        out->n_refs += all[i]->n_refs;
+        out->bytes += (size_t)all[i]->n_blocks * all[i]->block_bytes;
+        out->peak_bytes = KVL_MAX(out->peak_bytes, all[i]->peak_bytes);
+    }
 }
 
 void kvl_store_reset_peak(struct kvl_store *store)
 {
-    store->pool.peak_blocks = store->host.peak_blocks = store->pool.n_blocks + store->host.n_blocks;
+    store->pool.peak_bytes = kvl_pool_bytes(&store->pool);
+    store->host.peak_bytes = store->sealed.peak_bytes = 0;
 }
 
 /* What storing makes of values. Hooks are given keys and values rounded like this, so that what a method keeps

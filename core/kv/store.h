@@ -15,7 +15,8 @@ struct kvl_table {
     int32_t cap_blocks;
     int32_t link_lo, link_hi; /* blocks that the device's table does not know of yet */
     int32_t n_slots;
-    int32_t max_pos; /* -1 in an empty lane */
+    int32_t n_sealed; /* blocks, the first ones: kvl_sealed_of(n_slots) */
+    int32_t max_pos;  /* -1 in an empty lane */
     bool sorted;
     /* Only where not sorted: positions ascending, and the slot of each, [n_slots] both. */
     int32_t *rank_pos, *rank_slot;
@@ -63,6 +64,11 @@ struct kvl_store {
     int32_t n_gone, cap_gone;
     struct kvl_kv_span *spans; /* of an append */
     int32_t cap_spans;
+    /* Of a type that seals: what blocks become, the full ones that stay open, and room for a group of rows. */
+    struct kvl_layout sealed_layout;
+    int32_t open_blocks;
+    float *group;
+    struct kvl_pool sealed;
     struct kvl_pool pool;
     /* On a device: blocks in pinned memory (place.c), and room on the device for copies of them (tier.c). */
     struct kvl_pool host, places;

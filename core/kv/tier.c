@@ -12,6 +12,12 @@ int kvl_tier_create(struct kvl_store *store, const struct kvl_tier_desc *desc,
                     struct kvl_tier **out, struct kvl_err *err)
 {
     const struct kvl_store_desc *d = &store->desc;
+    if (store->layout.sealed)
+        return kvl_fail(
+            err, KVL_EINVAL,
+            "a host tier of %s, which has blocks of two sizes; want a type whose rows stand "
+            "alone (f16, q8_0, q4_0 ...)",
+            kvl_kv_name(d->type).text);
     struct kvl_tier *t = kvl_alloc(1, sizeof *t);
     if (!t) return kvl_fail(err, KVL_ENOMEM, "no memory for the host tier");
     *t = (struct kvl_tier){ .store = store,

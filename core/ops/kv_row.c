@@ -3,17 +3,19 @@
 
 #include "half.h"
 #include "kv_row.h"
+#include "lane.h"
 
 #include <stdio.h>
 
 static const struct kvl_kv_facts facts[] = {
-#define KVL_KV_TYPE(name_, number, text, family, unit_, bytes, head, turn_, most_)                 \
+#define KVL_KV_TYPE(name_, number, text, family, unit_, bytes, head, turn_, most_, open)           \
     [number] = { .name = (text),                                                                   \
                  .unit = (unit_),                                                                  \
                  .unit_bytes = (bytes),                                                            \
                  .head_bytes = (head),                                                             \
                  .turn = KVL_TURN_##turn_,                                                         \
-                 .most = (most_) },
+                 .most = (most_),                                                                  \
+                 .open_tok = (open) },
 #include "kvl/kvtypes.def"
 };
 enum { N_TYPES = sizeof facts / sizeof *facts };
@@ -66,6 +68,22 @@ const char *kvl_kv_list(void)
 #include "kvl/kvtypes.def"
         ;
     return list + 2;
+}
+
+static enum kvl_kv_type open_one(enum kvl_kv_type type)
+{
+    const struct kvl_kv_facts *f = kvl_kv_facts(type);
+    return f && f->open_tok > 0 ? KVL_KV_F16 : type;
+}
+
+enum kvl_kv_type kvl_kv_open(enum kvl_kv_type type)
+{
+    return kvl_kv_pair(open_one(kvl_kv_keys(type)), open_one(kvl_kv_values(type)));
+}
+
+bool kvl_kv_seals(enum kvl_kv_type type)
+{
+    return kvl_kv_open(type) != type;
 }
 
 size_t kvl_kv_row_bytes(enum kvl_kv_type type, int32_t head_dim)
@@ -194,4 +212,40 @@ void kvl_row_get(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
 {
     kvl_row_get_turned(type, x, row, n);
     kvl_row_turn_by(kvl_kv_facts(type)->turn, x, n, true);
+}
+
+void kvl_group_put(enum kvl_kv_type type, uint8_t *group, const float *x, int32_t n)
+{
+    kvl_kivi_group_put(type, group, x, n);
+}
+
+void kvl_group_get(enum kvl_kv_type type, float *x, const uint8_t *group, int32_t n, int32_t token)
+{
+    for (int32_t c = 0; c < n; c++) x[c] = kvl_kivi_group_at(type, group, n, token, c);
+}
+
+/* ---- lanes ------------------------------------------------------------------------------------------- */
+
+/* A group gives its scales once, whatever is read of it. */
+static size_t block_bytes(const struct kvl_layout *l, enum kvl_kv_part part, int32_t first,
+                          int32_t n)
+{
+    if (!kvl_layout_groups(l, part)) return (size_t)n * l->row_bytes[part];
+    size_t scales = 4 * (size_t)l->head_dim; /* a min and a scale for each channel */
+    size_t codes = l->row_bytes[part] - scales / KVL_KV_GROUP;
+    int32_t groups = (first + n - 1) / KVL_KV_GROUP - first / KVL_KV_GROUP + 1;
+    return (size_t)groups * scales + (size_t)n * codes;
+}
+
+size_t kvl_lane_bytes(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, int32_t n)
+{
+    const struct kvl_layout *l = lane->layout;
+    size_t bytes = 0;
+    if (lane->n_sealed == 0) return (size_t)n * l->row_bytes[part];
+    for (int32_t m; n > 0; n -= m, slot += m) {
+        int32_t in_block = slot & (l->block_tok - 1);
+        m = KVL_MIN(n, l->block_tok - in_block);
+        bytes += block_bytes(kvl_lane_layout(lane, slot >> l->block_shift), part, in_block, m);
+    }
+    return bytes;
 }

@@ -10,6 +10,12 @@
  *              (Lloyd, Max).  The scale, a half, is the norm of x over that of the values, so that what is read
  *              has the norm of x.
  *
+ * kivi         KIVI (Liu et al. 2402.02750): 32 numbers as codes of four or two bits from the least to the greatest of them:
+ *              min and scale, (max - min) / (2^bits - 1), as halves, then the codes from the lowest bit of the first
+ *              byte on, (x - min) / scale to the nearest (ties to even).  32 numbers are 32 channels of a token where a
+ *              row stands alone: values.  Keys of 32 tokens are a group (kvl_kivi_group_put), with a min and a scale for
+ *              each channel over the tokens: the mins, the scales, then the codes of each token.
+ *
  * Turns.  A row of n is cut in pieces of p, the largest power of two that divides n (of 96: three of 32; types that turn
  * have n a multiple of 32).  Each becomes H x / sqrt(p), H Hadamard's matrix in its natural order, by log2 p steps from
  * neighbours to halves: x, y become x + y, x - y.  H is its own inverse.  KVL_TURN_SIGNED changes signs before, at
@@ -211,6 +217,116 @@ KVL_BLOCK float kvl_turboquant3_at(const uint8_t *row, int32_t i)
     return kvl_block_half(row) * kvl_turbo_value(3, kvl_turbo_get(row + 2, 3, i));
 }
 
+/* ---- kivi -------------------------------------------------------------------------------------------- */
+
+/* Of 32 numbers, `step` apart.  Numbers that are none make all of them none. */
+KVL_BLOCK void kvl_kivi_range(const float *x, int32_t step, int32_t bits, uint8_t *min,
+                              uint8_t *scale)
+{
+    float low = x[0], high = x[0];
+    bool finite = true;
+    for (int32_t i = 0; i < KVL_KV_GROUP; i++) {
+        float v = x[i * step];
+        finite = finite && (kvl_row_bits(v) & 0x7fffffffu) < 0x7f800000u;
+        low = v < low ? v : low;
+        high = v > high ? v : high;
+    }
+    uint16_t from = kvl_block_to_half(low);
+    uint16_t by = kvl_block_to_half((high - low) / (float)((1 << bits) - 1));
+    kvl_row_put_u16(min, finite ? from : 0x7e00u);
+    kvl_row_put_u16(scale, finite ? by : 0x7e00u);
+}
+
+KVL_BLOCK int32_t kvl_kivi_code(float x, float min, float scale, int32_t bits)
+{
+    const float magic = 12582912.0f, most = (float)((1 << bits) - 1); /* as in kvl_fp8_of */
+    if (!(scale > 0)) return 0;
+    float q = (x - min) / scale;
+    if (!(q > 0)) return 0;
+    return (int32_t)((q < most ? q : most) + magic - magic);
+}
+
+/* The product is exact: fused or not, the sum is the same. */
+KVL_BLOCK float kvl_kivi_value(const uint8_t *min, const uint8_t *scale, int32_t code)
+{
+    return kvl_block_half(min) + kvl_block_half(scale) * (float)code;
+}
+
+KVL_BLOCK int32_t kvl_kivi_get(const uint8_t *codes, int32_t bits, int32_t i)
+{
+    return codes[i * bits / 8] >> i * bits % 8 & ((1 << bits) - 1);
+}
+KVL_BLOCK void kvl_kivi_set(uint8_t *codes, int32_t bits, int32_t i, int32_t code)
+{
+    if (i * bits % 8 == 0) codes[i * bits / 8] = 0;
+    codes[i * bits / 8] |= (uint8_t)(code << i * bits % 8);
+}
+
+KVL_BLOCK void kvl_kivi_row_put(uint8_t *row, const float *x, int32_t n, int32_t bits)
+{
+    for (int32_t u = 0; u < n; u += 32, row += 4 + 4 * bits) {
+        kvl_kivi_range(x + u, 1, bits, row, row + 2);
+        float min = kvl_block_half(row), scale = kvl_block_half(row + 2);
+        for (int32_t i = 0; i < 32; i++)
+            kvl_kivi_set(row + 4, bits, i, kvl_kivi_code(x[u + i], min, scale, bits));
+    }
+}
+KVL_BLOCK float kvl_kivi_row_at(const uint8_t *row, int32_t i, int32_t bits)
+{
+    const uint8_t *unit = row + i / 32 * (4 + 4 * bits);
+    return kvl_kivi_value(unit, unit + 2, kvl_kivi_get(unit + 4, bits, i % 32));
+}
+
+KVL_BLOCK void kvl_kivi4_row_put(uint8_t *row, const float *x, int32_t n)
+{
+    kvl_kivi_row_put(row, x, n, 4);
+}
+KVL_BLOCK float kvl_kivi4_at(const uint8_t *row, int32_t i)
+{
+    return kvl_kivi_row_at(row, i, 4);
+}
+KVL_BLOCK void kvl_kivi2_row_put(uint8_t *row, const float *x, int32_t n)
+{
+    kvl_kivi_row_put(row, x, n, 2);
+}
+KVL_BLOCK float kvl_kivi2_at(const uint8_t *row, int32_t i)
+{
+    return kvl_kivi_row_at(row, i, 2);
+}
+
+KVL_BLOCK int32_t kvl_kivi_bits(enum kvl_kv_type type)
+{
+    return type == KVL_KV_KIVI4 ? 4 : 2;
+}
+
+/* Where the codes of a token of a group of keys begin. */
+KVL_BLOCK size_t kvl_kivi_group_codes(int32_t n, int32_t bits, int32_t token)
+{
+    return 4 * (size_t)n + (size_t)token * (size_t)(n / 8 * bits);
+}
+
+/* Keys of KVL_KV_GROUP tokens: x [KVL_KV_GROUP][n].  A group takes as many bytes as that many rows. */
+KVL_BLOCK void kvl_kivi_group_put(enum kvl_kv_type type, uint8_t *group, const float *x, int32_t n)
+{
+    const int32_t bits = kvl_kivi_bits(type);
+    uint8_t *min = group, *scale = group + 2 * n;
+    for (int32_t c = 0; c < n; c++) kvl_kivi_range(x + c, n, bits, min + 2 * c, scale + 2 * c);
+    for (int32_t t = 0; t < KVL_KV_GROUP; t++) {
+        uint8_t *codes = group + kvl_kivi_group_codes(n, bits, t);
+        for (int32_t c = 0; c < n; c++)
+            kvl_kivi_set(codes, bits, c,
+                         kvl_kivi_code(x[t * n + c], kvl_block_half(min + 2 * c),
+                                       kvl_block_half(scale + 2 * c), bits));
+    }
+}
+KVL_BLOCK float kvl_kivi_group_at(enum kvl_kv_type type, const uint8_t *group, int32_t n,
+                                  int32_t token, int32_t c)
+{
+    const int32_t bits = kvl_kivi_bits(type);
+    const uint8_t *codes = group + kvl_kivi_group_codes(n, bits, token);
+    return kvl_kivi_value(group + 2 * c, group + 2 * (n + c), kvl_kivi_get(codes, bits, c));
+}
+
 /* ---- any type ---------------------------------------------------------------------------------------- */
 
 /* n elements that are turned already to a row, and element i of a row before it is turned back. */
@@ -230,7 +346,7 @@ KVL_BLOCK float kvl_row_at_turned(enum kvl_kv_type type, const uint8_t *row, int
 
 KVL_BLOCK enum kvl_kv_turn kvl_row_turn(enum kvl_kv_type type)
 {
-#define KVL_KV_TYPE(name, number, text, family, unit, bytes, head, turn, most)                     \
+#define KVL_KV_TYPE(name, number, text, family, unit, bytes, head, turn, ...)                      \
     if (type == KVL_KV_##name) return KVL_TURN_##turn;
 #include "kvl/kvtypes.def"
     return KVL_TURN_NONE;

@@ -294,7 +294,7 @@ void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const c
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* How large a block of another form would be is known to the store alone. */
-static int units_block(const struct kvl_store_desc *have, bool raw, size_t *out,
+static int units_block(const struct kvl_store_desc *have, bool raw, struct kvl_kv_units *out,
                        struct kvl_err *err)
 {
     struct kvl_store_desc desc = *have;
@@ -304,7 +304,8 @@ static int units_block(const struct kvl_store_desc *have, bool raw, size_t *out,
     KVL_TRY(kvl_store_create(&desc, &store, err));
     kvl_store_stats(store, &stats);
     kvl_store_destroy(store);
-    *out = stats.block_bytes;
+    out->block[raw] = stats.block_bytes;
+    out->sealed_block[raw] = stats.sealed_block_bytes;
     return KVL_OK;
 }
 
@@ -312,10 +313,11 @@ int kvl_kv_units(const struct kvl_store *store, struct kvl_kv_units *out, struct
 {
     const struct kvl_store_desc *desc = kvl_store_desc(store);
     struct kvl_kv_units units = { 0 };
-    for (int raw = 0; raw < 2; raw++)
-        units.slot[raw] = kvl_kv_slot_bytes(desc->type, desc->head_dim, raw);
-    KVL_TRY(units_block(desc, false, &units.block[0], err));
-    KVL_TRY(units_block(desc, true, &units.block[1], err));
+    for (int raw = 0; raw < 2; raw++) {
+        units.slot[raw] = kvl_kv_slot_bytes(kvl_kv_open(desc->type), desc->head_dim, raw);
+        units.sealed_slot[raw] = kvl_kv_slot_bytes(desc->type, desc->head_dim, raw);
+        KVL_TRY(units_block(desc, raw, &units, err));
+    }
     *out = units;
     return KVL_OK;
 }
@@ -327,11 +329,17 @@ void kvl_kv_measure(const struct kvl_session *s, const struct kvl_kv_units *unit
     kvl_seq_stats(kvl_session_seq(s), &stats);
     /* Blocks of the attached parent are shared with its other forks; they are the policy's own. */
     int64_t common = KVL_MIN(stats.n_shared, shared_blocks);
-    double block = (double)units->block[raw_keys];
+    double block = (double)units->block[raw_keys], sealed = (double)units->sealed_block[raw_keys];
+    double physical =
+        (double)(stats.n_blocks - stats.n_sealed) * block + (double)stats.n_sealed * sealed;
+    double shared = block; /* in the mean */
+    if (stats.n_sealed_shared > 0)
+        shared += (sealed - block) * (double)stats.n_sealed_shared / (double)stats.n_shared;
     *out = (struct kvl_kv_bytes){
-        .logical = (double)stats.n_slots * (double)units->slot[raw_keys],
-        .physical = (double)stats.n_blocks * block,
-        .own = (double)(stats.n_blocks - common) * block,
+        .logical = (double)(stats.n_slots - stats.n_sealed_slots) * (double)units->slot[raw_keys] +
+                   (double)stats.n_sealed_slots * (double)units->sealed_slot[raw_keys],
+        .physical = physical,
+        .own = physical - (double)common * shared,
         .meta = (double)kvl_session_meta_bytes(s),
     };
 }

@@ -67,9 +67,9 @@ void kvl_recall_free(struct kvl_recall *r);
 void kvl_recall_add(struct kvl_recall *r, const struct kvl_watch *watch, const char *text, size_t n,
                     const uint8_t *hit, const uint8_t *dense);
 
-/* Bytes of a slot and of a block without and with keys before RoPE. */
+/* Bytes of a slot and of a block without and with keys before RoPE; of sealed ones where the type seals. */
 struct kvl_kv_units {
-    size_t slot[2], block[2];
+    size_t slot[2], block[2], sealed_slot[2], sealed_block[2];
 };
 int kvl_kv_units(const struct kvl_store *store, struct kvl_kv_units *out, struct kvl_err *err);
 /* `shared_blocks`: blocks that the policy shared with the prefilled context when it was attached. */

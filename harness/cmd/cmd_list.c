@@ -129,11 +129,13 @@ static void list_kv_types(void)
     puts("types of keys and values (kv_type, --kv-type; keys/values apart: q8_0/q4_0)");
     for (int i = 0; kvl_kv_facts((enum kvl_kv_type)i); i++) {
         const struct kvl_kv_facts *f = kvl_kv_facts((enum kvl_kv_type)i);
-        char of[64] = "of any size", help[256];
+        char of[64] = "of any size", open[64] = "", help[256];
         double bits = 8.0 * (double)kvl_kv_row_bytes((enum kvl_kv_type)i, DIM) / DIM;
         if (f->unit > 1) snprintf(of, sizeof of, "whose size is a multiple of %d", f->unit);
-        snprintf(help, sizeof help, "%g bits an element in heads of %d; heads %s%s", bits, DIM, of,
-                 turn[f->turn]);
+        if (f->open_tok > 0)
+            snprintf(open, sizeof open, "; the newest %d tokens and more are f16", f->open_tok);
+        snprintf(help, sizeof help, "%g bits an element in heads of %d; heads %s%s%s", bits, DIM,
+                 of, turn[f->turn], open);
         list_row(f->name, help, NULL);
     }
 }

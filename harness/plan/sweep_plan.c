@@ -205,6 +205,7 @@ static int plan_policy(const struct plan *p, struct kvl_group *g, struct kvl_cel
     struct kvl_work *w = p->w;
     struct kvl_err why = { 0 };
     int rc = plan_take(p, c, &why);
+    if (rc == KVL_OK) rc = kvl_planned_serves(c->planned, w->sweep->kv_type, &why);
     if (rc == KVL_OK)
         rc = kvl_observer_set_merge(&g->observers, kvl_planned_observers(c->planned), &why);
     if (rc != KVL_OK) return plan_refused(c, rc, &why, p->err);

@@ -69,18 +69,21 @@ static void expect_compact(struct fixture *f, const struct rig_session *rs)
     struct kvl_seq_stats seq;
     struct kvl_store_stats store;
     int64_t n_blocks = 0, n_slots = 0;
+    int32_t block_tok = kvl_store_desc(kvl_engine_store(f->r.engine))->block_tok;
     for (int32_t l = 0; l < sh->n_layers; l++)
         for (int32_t h = 0; h < sh->n_kv_heads; h++) {
             int32_t n = kvl_seq_len(kvl_session_seq(rs->s), l, h);
             n_slots += n;
-            n_blocks += (n + BLOCK_TOK - 1) / BLOCK_TOK;
+            n_blocks += (n + block_tok - 1) / block_tok;
         }
     kvl_seq_stats(kvl_session_seq(rs->s), &seq);
     kvl_store_stats(kvl_engine_store(f->r.engine), &store);
     assert_int_equal(seq.n_slots, n_slots);
     assert_int_equal(seq.n_blocks, n_blocks);
     assert_int_equal(store.n_blocks, n_blocks);
-    assert_int_equal(seq.physical_bytes, (size_t)n_blocks * store.block_bytes);
+    assert_int_equal(kvl_kv_seals(kv_type(f)), seq.n_sealed > 0);
+    assert_int_equal(seq.physical_bytes, (size_t)(n_blocks - seq.n_sealed) * store.block_bytes +
+                                             (size_t)seq.n_sealed * store.sealed_block_bytes);
 }
 
 /* An evicting method gives memory back; one that only selects keeps every token. */

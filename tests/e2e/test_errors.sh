@@ -45,7 +45,7 @@ refuse 2 '--model: wants a value: FILE' generate --model
 refuse 2 '--dry-run: takes no value, got "yes"' sweep s.yaml --dry-run=yes
 refuse 2 '--threads: "0" is out of range, want 1 to 1024' generate -m m.gguf --threads 0
 refuse 2 '--threads: "two" is not a number, want 1 to 1024' generate -m m.gguf --threads two
-refuse 2 '--kv-type: "f8": want one of f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3, or two, keys/values: q8_0/q4_0' generate -m m.gguf --kv-type f8
+refuse 2 '--kv-type: "f8": want one of f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3, kivi4, kivi2, or two, keys/values: q8_0/q4_0' generate -m m.gguf --kv-type f8
 refuse 2 '--prefill-type: "f16": want f32, bf16 or blas' generate -m m.gguf --prefill-type f16
 refuse 2 '--prefill-kv: "disk": want device or host' generate -m m.gguf --prefill-kv disk
 refuse 2 '--decode-act: "q4": want q16 or q8' generate -m m.gguf --decode-act q4

@@ -117,6 +117,42 @@ def turboquant(x, bits):
     return half(F(np.sqrt(norm / total))).tobytes() + stream.to_bytes(len(x) * bits // 8, "little")
 
 
+def kivi_codes(x, bits):
+    """Min, scale and codes of the last axis (KIVI, section 3.2; quant/new_pack.py of its code), all shapes but the last."""
+    low = x.min(-1, keepdims=True)
+    most = F(2**bits - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = F((x.max(-1, keepdims=True) - low) / most).astype("<f2")
+        low = low.astype("<f2")
+        q = F(F(x - low.astype(F)) / scale.astype(F))
+    codes = np.where(scale > 0, np.rint(np.clip(np.nan_to_num(q), 0, most)), 0).astype(int)
+    return low[..., 0], scale[..., 0], codes
+
+
+def kivi_pack(codes, bits):
+    stream = sum(int(c) << (i * bits) for i, c in enumerate(codes))
+    return stream.to_bytes(len(codes) * bits // 8, "little")
+
+
+def kivi(x, bits):
+    """A value: channels of one token, 32 at a time."""
+    low, scale, codes = kivi_codes(x.reshape(-1, 32), bits)
+    return b"".join(low[u].tobytes() + scale[u].tobytes() + kivi_pack(codes[u], bits) for u in range(len(low)))
+
+
+def kivi_group(x, bits):
+    """Keys of 32 tokens, [32][n]: scales along the tokens, one for each channel."""
+    low, scale, codes = kivi_codes(np.ascontiguousarray(x.T), bits)
+    return low.tobytes() + scale.tobytes() + b"".join(kivi_pack(c, bits) for c in codes.T)
+
+
+def read_kivi_group(row, n, bits):
+    low, scale = (np.frombuffer(row[i * 2 * n:(i + 1) * 2 * n], "<f2").astype(F) for i in (0, 1))
+    stream = int.from_bytes(row[4 * n:], "little")
+    codes = np.array([stream >> (i * bits) & (1 << bits) - 1 for i in range(32 * n)], F).reshape(32, n)
+    return F(low + F(scale * codes))
+
+
 def signs(n):
     out = []
     for i in range(n):
@@ -158,6 +194,12 @@ def read(name, row, n):
         d = (np.frombuffer(row[:2], "<u2").astype(np.uint32) << 16).view(F)[0]
         return np.array([d * F(-E4M3[q & 127] if q & 128 else E4M3[q & 127]) for q in row[2:2 + n]], F)
     bits = int(name[-1])
+    if name.startswith("kivi"):
+        size, out = 4 + 4 * bits, []
+        for u in range(0, len(row), size):
+            stream = int.from_bytes(row[u + 4:u + size], "little")
+            out += [F(halves(row, u) + F(halves(row, u + 2) * F(stream >> (i * bits) & (1 << bits) - 1))) for i in range(32)]
+        return np.array(out, F)
     up = np.array(LEVELS[bits], F)
     values = np.concatenate([-up[::-1], up])
     stream = int.from_bytes(row[2:], "little")
@@ -172,6 +214,8 @@ TYPES = {
     "FP8_E4M3": ("fp8_e4m3", fp8_e4m3, None),
     "TURBOQUANT4": ("turboquant4", lambda x: turboquant(x, 4), "signed"),
     "TURBOQUANT3": ("turboquant3", lambda x: turboquant(x, 3), "signed"),
+    "KIVI4": ("kivi4", lambda x: kivi(x, 4), None),
+    "KIVI2": ("kivi2", lambda x: kivi(x, 2), None),
 }
 SHAPES = ["even", "small", "large", "outlier", "one", "zero", "tie"]
 
@@ -182,6 +226,29 @@ def ggml_agrees(name, x, row, shape):
         return
     theirs = quantize(x, GGMLQuantizationType[name]).tobytes()
     assert theirs == row, (name, shape)
+
+
+def show(row):
+    text = row.hex()
+    for i in range(0, len(text), 90):
+        print(f'      "{text[i:i + 90]}"' + (" }," if i + 90 >= len(text) else ""))
+
+
+def groups():
+    print("/* Keys of 32 tokens in groups; n numbers are 32 rows. */")
+    print("static const struct kv_vector kv_groups[] = {")
+    for bits in (4, 2):
+        for n in (32, 64):
+            for s, shape in enumerate(SHAPES):
+                if n == 64 and shape not in ("even", "outlier"):
+                    continue
+                seed = n * 16 + s + 7
+                x = numbers(seed, 32 * n, shape)
+                row = kivi_group(x.reshape(32, n), bits)
+                crc = zlib.crc32((read_kivi_group(row, n, bits) + F(0)).astype("<f4").tobytes())
+                print(f"    {{ KVL_KV_KIVI{bits}, {32 * n}, {seed}, {s}, 0x{crc:08x}u,")
+                show(row)
+    print("};")
 
 
 def main():
@@ -202,10 +269,9 @@ def main():
                 z = z * signs(n) if turn == "signed" else z
                 crc = zlib.crc32((z + F(0)).astype("<f4").tobytes())
                 print(f'    {{ KVL_KV_{kind}, {n}, {seed}, {s}, 0x{crc:08x}u,')
-                text = row.hex()
-                for i in range(0, len(text), 90):
-                    print(f'      "{text[i:i + 90]}"' + (" }," if i + 90 >= len(text) else ""))
+                show(row)
     print("};")
+    groups()
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ static inline void ut_round_bf16(float *x, size_t n)
 
 /* Lanes whose blocks lie in memory in random order; unused slots of the last block hold poison. */
 struct ut_lanes {
-    struct kvl_layout layout;
+    struct kvl_layout layout, sealed; /* sealed: of types that seal */
     struct kvl_lane lane[MAX_LANES];
     const uint8_t **table;
     uint8_t *memory;
@@ -203,6 +203,14 @@ static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, 
     for (int part = 0; part < 3; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         uint8_t *row = block + l->part_off[part];
+        for (int32_t i = 0; kvl_layout_groups(l, (enum kvl_kv_part)part) && i < l->block_tok;
+             i += 32) {
+            float group[32 * 512];
+            for (int32_t c = 0; c < 32 * l->head_dim; c++)
+                group[c] = (float)(kvl_rng_f64(r) * 2 - 1);
+            kvl_group_put(l->type[part], row + (size_t)i * l->row_bytes[part], group, l->head_dim);
+        }
+        if (kvl_layout_groups(l, (enum kvl_kv_part)part)) continue;
         for (int32_t i = 0; i < l->block_tok; i++, row += l->row_bytes[part]) {
             for (int32_t c = 0; c < l->head_dim; c++) x[c] = (float)(kvl_rng_f64(r) * 2 - 1);
             kvl_row_put(l->type[part], row, x, l->head_dim);
@@ -211,11 +219,30 @@ static inline void ut_fill_block(struct kvl_rng *r, const struct kvl_layout *l, 
     }
 }
 
+/* Blocks of two sizes where the type seals, on the CPU and where groups fit into blocks; returns how many of n full blocks of
+ * a lane are sealed. */
+static inline int32_t ut_seal(struct ut_lanes *t, struct kvl_rng *r, int32_t n)
+{
+    struct kvl_layout *l = &t->layout;
+    enum kvl_kv_type type = kvl_kv_pair(l->type[KVL_PART_K], l->type[KVL_PART_V]);
+#ifdef KVL_TEST_CUDA
+    return 0;
+#endif
+    if (!kvl_kv_seals(type) || l->block_tok % KVL_KV_GROUP || l->head_dim > 512) return 0;
+    t->sealed = *l;
+    t->sealed.grouped = true;
+    ut_layout(l, l->head_dim, l->block_tok, kvl_kv_open(type),
+              t->sealed.part_off[KVL_PART_K_RAW] != SIZE_MAX);
+    l->sealed = &t->sealed;
+    return (int32_t)kvl_rng_below(r, (uint32_t)n + 1);
+}
+
 static inline void ut_lanes_open(struct ut_lanes *t, struct kvl_rng *r, int32_t n_lanes,
                                  int32_t n_slots)
 {
     int32_t per_lane = (n_slots + t->layout.block_tok - 1) / t->layout.block_tok;
     int32_t n_blocks = per_lane * n_lanes;
+    int32_t n_sealed = ut_seal(t, r, n_slots / t->layout.block_tok);
     int32_t *order = ut_alloc((size_t)n_blocks, sizeof *order);
     assert_true(n_lanes <= MAX_LANES);
     t->memory = ut_alloc((size_t)n_blocks, t->layout.bytes);
@@ -225,13 +252,15 @@ static inline void ut_lanes_open(struct ut_lanes *t, struct kvl_rng *r, int32_t 
     for (int32_t i = 0; i < n_blocks; i++) {
         uint8_t *block = t->memory + (size_t)order[i] * t->layout.bytes;
         int32_t live = n_slots - i % per_lane * t->layout.block_tok;
-        ut_fill_block(r, &t->layout, block, KVL_MIN(live, t->layout.block_tok));
+        ut_fill_block(r, i % per_lane < n_sealed ? &t->sealed : &t->layout, block,
+                      KVL_MIN(live, t->layout.block_tok));
         t->table[i] = block;
     }
     for (int32_t i = 0; i < n_lanes; i++)
         t->lane[i] = (struct kvl_lane){ .layout = &t->layout,
                                         .blocks = t->table + i * per_lane,
-                                        .n_slots = n_slots };
+                                        .n_slots = n_slots,
+                                        .n_sealed = n_sealed };
     kvl_free(order);
 }
 

@@ -1,5 +1,6 @@
 /* Rows of keys and values: against numpy (kv_vectors.py), bit for bit; the vector kernels and the definition in
  * double against the rows; what a type promises of any row. */
+#include "kv_rows.h"
 #include "ops_util.h"
 #include "ref/ref.h"
 
@@ -12,7 +13,11 @@ struct kv_vector {
 
 #include "kv_vectors.h"
 
-enum { N_VECTORS = sizeof kv_vectors / sizeof *kv_vectors, MOST = 1024 };
+enum {
+    N_VECTORS = sizeof kv_vectors / sizeof *kv_vectors,
+    N_GROUPS = sizeof kv_groups / sizeof *kv_groups,
+    MOST = 2048
+};
 enum { EVEN, SMALL, LARGE, OUTLIER, ONE, ZERO, TIE };
 
 /* numbers() of kv_vectors.py */
@@ -69,6 +74,37 @@ static void test_numpy(void **state)
     }
 }
 
+/* Keys of 32 tokens: bytes and floats of numpy; kernels the same bits, the definition in double nearly. */
+static void test_groups(void **state)
+{
+    (void)state;
+    for (int v = 0; v < N_GROUPS; v++) {
+        const struct kv_vector *t = &kv_groups[v];
+        const int32_t n = t->n / KVL_KV_GROUP;
+        float x[MOST], y[MOST], z[64];
+        double want[64];
+        uint8_t group[MOST];
+        char hex[2 * MOST + 1];
+        numbers(t, x);
+        kvl_group_put(t->type, group, x, n);
+        size_t bytes = KVL_KV_GROUP * kvl_kv_row_bytes(t->type, n);
+        for (size_t i = 0; i < bytes; i++) snprintf(hex + 2 * i, 3, "%02x", group[i]);
+        if (strcmp(hex, t->row) != 0)
+            fail_msg("%s, n %d, shape %d:\n%s, want\n%s", kvl_kv_name(t->type).text, n, t->shape,
+                     hex, t->row);
+        for (int32_t i = 0; i < KVL_KV_GROUP; i++) {
+            kvl_group_get(t->type, y + i * n, group, n, i);
+            kvl_kern()->kv_row(z, (struct kvl_kept){ group, t->type, i }, n);
+            assert_memory_equal(y + i * n, z, (size_t)n * sizeof *z);
+            kvl_ref_kept_key(group, t->type, n, i, want);
+            for (int32_t c = 0; c < n; c++)
+                assert_true(fabs((double)z[c] - want[c]) <= 1e-6 * fabs(want[c]) + 1e-9);
+        }
+        if (crc_of(y, t->n) != t->crc)
+            fail_msg("%s, n %d, shape %d: read otherwise", kvl_kv_name(t->type).text, n, t->shape);
+    }
+}
+
 /* Every type has vectors, but those whose elements are floats. */
 static void test_all_types(void **state)
 {
@@ -97,7 +133,7 @@ static void rows_agree(struct kvl_rng *r, enum kvl_kv_type type, int32_t n)
     random_row(r, x, n);
     kvl_row_put(type, row, x, n);
     kvl_row_get(type, y, row, n);
-    kvl_kern()->kv_row(z, row, type, n);
+    kvl_kern()->kv_row(z, (struct kvl_kept){ row, type, -1 }, n);
     assert_memory_equal(y, z, (size_t)n * sizeof *y);
     kvl_ref_kept(row, type, n, want);
     double top = 0;
@@ -157,10 +193,11 @@ static void test_distance(void **state)
     static const struct {
         enum kvl_kv_type type;
         double most;
-    } of[] = { { KVL_KV_Q8_0, 0.007 },       { KVL_KV_Q4_0, 0.12 },
-               { KVL_KV_FP8_E4M3, 0.03 },    { KVL_KV_Q8_0_TURNED, 0.007 },
-               { KVL_KV_Q4_0_TURNED, 0.12 }, { KVL_KV_TURBOQUANT4, 0.099 },
-               { KVL_KV_TURBOQUANT3, 0.189 } };
+    } of[] = { { KVL_KV_Q8_0, 0.007 },        { KVL_KV_Q4_0, 0.12 },
+               { KVL_KV_FP8_E4M3, 0.03 },     { KVL_KV_Q8_0_TURNED, 0.007 },
+               { KVL_KV_Q4_0_TURNED, 0.12 },  { KVL_KV_TURBOQUANT4, 0.099 },
+               { KVL_KV_TURBOQUANT3, 0.189 }, { KVL_KV_KIVI4, 0.088 },
+               { KVL_KV_KIVI2, 0.44 } };
     struct kvl_rng r;
     (void)state;
     kvl_rng_seed(&r, 5);
@@ -228,7 +265,7 @@ int main(void)
         cmocka_unit_test(test_numpy),    cmocka_unit_test(test_all_types),
         cmocka_unit_test(test_kernels),  cmocka_unit_test(test_ends),
         cmocka_unit_test(test_distance), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -492,7 +492,7 @@ static void test_pool_takes_all_or_none(void **state)
     alloc_fails_at = -1;
     assert_int_equal(pool.n_blocks, 0);
     assert_int_equal(pool.n_refs, 0);
-    assert_int_equal(pool.peak_blocks, 0);
+    assert_int_equal(pool.peak_bytes, 0);
     OK(kvl_pool_take(&pool, N, blocks, &err));
     assert_int_equal(kvl_pool_count(&pool, &consistent), N);
     assert_true(consistent);

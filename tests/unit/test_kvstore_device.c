@@ -268,7 +268,7 @@ static void test_blocks_out_and_in(void **state)
     assert_int_equal(b.d2h_calls - a.d2h_calls, HEADS);
     assert_int_equal(b.d2h_bytes - a.d2h_bytes, HEADS * BLOCKS * bytes);
     OK(device->sync());
-    OK(kvl_seq_restore(back, 0, 0, BLOCKS * TOK, out, &err));
+    OK(kvl_seq_restore(back, 0, 0, BLOCKS * TOK, BLOCKS * TOK, out, &err));
     a = traffic();
     OK(kvl_blocks_write(store, out, HEADS * BLOCKS, stage, &err));
     assert_int_equal(traffic().h2d_calls - a.h2d_calls, 1);

@@ -129,7 +129,8 @@ static void test_copies_end_with_their_slab(void **state)
     size_t bytes;
     (void)state;
     open_store();
-    assert_int_equal(kvl_seq_restore(seq, 0, 0, N_BLOCKS * 256, block, &err), KVL_OK);
+    assert_int_equal(kvl_seq_restore(seq, 0, 0, N_BLOCKS * 256, N_BLOCKS * 256, block, &err),
+                     KVL_OK);
     struct kvl_lane lane = kvl_seq_lane(seq, 0, 0);
     (void)kvl_layout_data(lane.layout, &bytes);
     uint8_t *stage = side_alloc(KVL_PLACE_SHARED, N_BLOCKS, bytes);
@@ -155,7 +156,8 @@ static void test_layers_give_back(void **state)
     (void)state;
     open_store();
     for (int32_t l = 0; l < N_LAYERS; l++) {
-        assert_int_equal(kvl_seq_restore(seq, l, 0, N_BLOCKS * 256, block, &err), KVL_OK);
+        assert_int_equal(kvl_seq_restore(seq, l, 0, N_BLOCKS * 256, N_BLOCKS * 256, block, &err),
+                         KVL_OK);
         assert_int_equal(kvl_seq_to_host(seq, l, &err), KVL_OK);
         if (l == 0) before = held[KVL_PLACE_DEVICE];
         assert_int_equal(held[KVL_PLACE_DEVICE], before);

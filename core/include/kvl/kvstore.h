@@ -35,6 +35,7 @@ enum kvl_kv_type {
     KVL_KV_PAIRS = 0xffff, /* the largest of all values */
 };
 enum { KVL_KV_BLOCK = 32, KVL_KV_BLOCK_BYTES = 34 }; /* of Q8_0, as in a GGUF file */
+enum { KVL_KV_GROUP = 32 }; /* keys of neighbouring tokens that share scales, in types that seal */
 
 static inline enum kvl_kv_type kvl_kv_pair(enum kvl_kv_type k, enum kvl_kv_type v)
 {
@@ -58,6 +59,7 @@ struct kvl_kv_facts {
     int32_t unit, unit_bytes, head_bytes;
     enum kvl_kv_turn turn;
     float most;
+    int32_t open_tok; /* of a type that seals: newest tokens that are f16; else 0 */
 };
 const struct kvl_kv_facts *kvl_kv_facts(enum kvl_kv_type type);
 
@@ -71,7 +73,13 @@ bool kvl_kv_find(const char *name, enum kvl_kv_type *out);
 /* "f32, f16, ...": all of them but pairs. */
 const char *kvl_kv_list(void);
 
-/* Of a key and a value, and of a key before RoPE where it is kept; of one row, of a type that is no pair. */
+/* What rows are stored as at first: f16 of a type that seals, else the type itself; of a pair too.  And whether it, or
+ * one of the pair, seals. */
+enum kvl_kv_type kvl_kv_open(enum kvl_kv_type type);
+bool kvl_kv_seals(enum kvl_kv_type type);
+
+/* Of a key and a value, and of a key before RoPE where it is kept; of one row, of a type that is no pair.  Of a type that
+ * seals: once sealed, a key with its share of the scales of its group. */
 size_t kvl_kv_slot_bytes(enum kvl_kv_type type, int32_t head_dim, bool raw_keys);
 size_t kvl_kv_row_bytes(enum kvl_kv_type type, int32_t head_dim);
 /* KVL_EINVAL: heads of this size cannot be stored like this, and which types take them. */
@@ -100,7 +108,8 @@ struct kvl_device;
 
 struct kvl_store_desc {
     int32_t n_layers, n_kv_heads, head_dim;
-    int32_t block_tok;               /* slots per block, a power of two from 8 to 256; 0 = 16 */
+    int32_t block_tok;               /* slots per block, a power of two from 8 to 256; 0 = 16; of a
+                                      * type that seals KVL_KV_GROUP at least */
     enum kvl_kv_type type;           /* of keys and values; kvl_kv_check: it takes head_dim */
     bool raw_keys;                   /* keep keys before RoPE beside those after it */
     size_t limit_bytes;              /* of all blocks in use; 0 = none */
@@ -108,21 +117,24 @@ struct kvl_store_desc {
 };
 
 struct kvl_store_stats {
-    int64_t n_blocks;    /* in use (referenced by at least one lane) */
-    int64_t n_refs;      /* live block-table entries of all sequences */
-    int64_t n_sequences; /* alive */
-    size_t block_bytes;  /* of one block, positions and padding included */
-    size_t bytes;        /* n_blocks * block_bytes */
-    size_t peak_bytes;   /* the largest `bytes` since the store was made or the peak was reset */
+    int64_t n_blocks;          /* in use (referenced by at least one lane) */
+    int64_t n_refs;            /* live block-table entries of all sequences */
+    int64_t n_sequences;       /* alive */
+    size_t block_bytes;        /* of one block, positions and padding included */
+    size_t sealed_block_bytes; /* of a sealed one; 0: the type does not seal */
+    size_t bytes;              /* of all of them */
+    size_t peak_bytes; /* the largest `bytes` since the store was made or the peak was reset */
     size_t limit_bytes;
 };
 
 struct kvl_seq_stats {
-    int64_t n_slots;       /* live slots, summed over lanes */
-    int64_t n_blocks;      /* block-table entries, summed over lanes */
-    int64_t n_shared;      /* of these, blocks that another sequence references too */
-    size_t logical_bytes;  /* n_slots * bytes of one slot's stored K (all forms) and V */
-    size_t physical_bytes; /* n_blocks * block_bytes, shared blocks counted in full */
+    int64_t n_slots;  /* live slots, summed over lanes */
+    int64_t n_blocks; /* block-table entries, summed over lanes */
+    int64_t n_shared; /* of these, blocks that another sequence references too */
+    /* Of these, in sealed blocks; such blocks; those that are shared, too. */
+    int64_t n_sealed_slots, n_sealed, n_sealed_shared;
+    size_t logical_bytes;  /* of every slot's stored K (all forms) and V */
+    size_t physical_bytes; /* of the blocks, shared ones counted in full */
 };
 
 struct kvl_store;
@@ -141,19 +153,24 @@ int kvl_seq_fork(const struct kvl_seq *seq, struct kvl_seq **out, struct kvl_err
 void kvl_seq_destroy(struct kvl_seq *seq);
 
 /* Appends n slots to every lane of `layer`.
- *   pos    [n]                        original positions, not present in the layer's lanes yet
+ *   pos    [n]                        original positions, not present in the layer's lanes yet; in a
+ *                                     store that seals ascending, behind those of the lanes
  *   k, v   [n][n_kv_heads][head_dim]  key after RoPE, value
  *   k_raw  same shape; required iff the store has raw_keys, else NULL */
 int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
                    const float *k, const float *k_raw, const float *v, struct kvl_err *err);
 
-/* Drops every slot whose position is >= pos_end, in all lanes. */
+/* Whether that would seal a block: what reads the lanes as they are must have run before. */
+bool kvl_seq_seals(const struct kvl_seq *seq, int32_t layer, int32_t n);
+
+/* Drops every slot whose position is >= pos_end, in all lanes.  KVL_EINVAL in a store that seals. */
 int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
 
 /* Evicts from one lane all slots but those at `pos` [n]: ascending, unique, live (KVL_EINVAL names
  * the first that is not, nothing changed), and compacts, so that ceil(n / block_tok) blocks remain.
  * Blocks of which nothing stays leave without a copy.  When few slots of the others go, slots from
- * the end fill the holes; otherwise slot order is preserved. */
+ * the end fill the holes; otherwise slot order is preserved.
+ * In a store that seals order is always preserved; sealed slots that move are quantised once more. */
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err);
 

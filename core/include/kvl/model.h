@@ -96,6 +96,8 @@ bool kvl_planned_raw_keys(const struct kvl_planned *p);
  * none is shared with another session. */
 size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,
                                enum kvl_kv_type type, int32_t n_tok);
+/* KVL_EINVAL: the policy does what a store of this type does not serve. */
+int kvl_planned_serves(const struct kvl_planned *p, enum kvl_kv_type type, struct kvl_err *err);
 
 /* What prefills must observe. */
 struct kvl_observer_set {

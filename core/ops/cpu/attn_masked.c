@@ -15,8 +15,7 @@ struct masked {
 
 static void masked_row(const struct masked *m, enum kvl_kv_part part, int32_t slot)
 {
-    const struct kvl_layout *l = m->a->lane->layout;
-    m->kern->kv_row(m->row, kvl_lane_slot(m->a->lane, part, slot), l->type[part], l->head_dim);
+    m->kern->kv_row(m->row, kvl_lane_kept(m->a->lane, part, slot), m->a->head_dim);
 }
 
 static void masked_turn(const struct masked *m, float *x, int32_t pos)

@@ -5,10 +5,9 @@
 int kvl_cpu_lane_read(const struct kvl_lane_read_args *a)
 {
     const struct kvl_kern *kern = kvl_kern();
-    const struct kvl_layout *l = a->lane->layout;
     assert(a->slot0 >= 0 && a->n >= 0 && a->slot0 + a->n <= a->lane->n_slots);
     for (int32_t i = 0; i < a->n; i++)
-        kern->kv_row(a->out + (size_t)i * a->stride, kvl_lane_slot(a->lane, a->part, a->slot0 + i),
-                     l->type[a->part], l->head_dim);
+        kern->kv_row(a->out + (size_t)i * a->stride, kvl_lane_kept(a->lane, a->part, a->slot0 + i),
+                     a->lane->layout->head_dim);
     return KVL_OK;
 }

@@ -7,9 +7,13 @@ enum { MAX_HEAD_DIM = 1024 };
 
 void kvl_ref_slot(const struct kvl_lane *lane, enum kvl_kv_part part, int32_t slot, double *out)
 {
-    const struct kvl_layout *l = lane->layout;
+    const int32_t head_dim = lane->layout->head_dim;
     assert(slot >= 0 && slot < lane->n_slots);
-    kvl_ref_kept(kvl_lane_slot(lane, part, slot), l->type[part], l->head_dim, out);
+    struct kvl_kept k = kvl_lane_kept(lane, part, slot);
+    if (k.token >= 0)
+        kvl_ref_kept_key(k.at, k.type, head_dim, k.token, out);
+    else
+        kvl_ref_kept(k.at, k.type, head_dim, out);
 }
 
 void kvl_ref_rotate(double *x, int32_t pos, const struct kvl_rope *rope)

@@ -63,6 +63,14 @@ static double turbo_at(const uint8_t *row, int32_t i, int32_t bits)
     return half_at(row) * (double)(float)value;
 }
 
+/* 32 numbers: least, step, then codes. */
+static double kivi_at(const uint8_t *row, int32_t i, int32_t bits)
+{
+    const uint8_t *unit = row + i / 32 * (4 + 32 * bits / 8);
+    int32_t bit = i % 32 * bits, code = unit[4 + bit / 8] / (1 << bit % 8) % (1 << bits);
+    return half_at(unit) + half_at(unit + 2) * code;
+}
+
 static double kept_at(const uint8_t *row, enum kvl_kv_type type, int32_t i)
 {
     switch (type) {
@@ -73,6 +81,8 @@ static double kept_at(const uint8_t *row, enum kvl_kv_type type, int32_t i)
     case KVL_KV_FP8_E4M3: return fp8_at(row, i);
     case KVL_KV_TURBOQUANT4: return turbo_at(row, i, 4);
     case KVL_KV_TURBOQUANT3: return turbo_at(row, i, 3);
+    case KVL_KV_KIVI4: return kivi_at(row, i, 4);
+    case KVL_KV_KIVI2: return kivi_at(row, i, 2);
     default: return (double)kvl_ref_elem(row, type, (size_t)i);
     }
 }
@@ -118,5 +128,18 @@ void kvl_ref_kept(const void *row, enum kvl_kv_type type, int32_t n, double *to)
     case KVL_KV_TURBOQUANT4:
     case KVL_KV_TURBOQUANT3: turn_back(to, n, true); break;
     default: break;
+    }
+}
+
+/* n least values, n steps, then for every token n codes. */
+void kvl_ref_kept_key(const void *group, enum kvl_kv_type type, int32_t n, int32_t token,
+                      double *to)
+{
+    const uint8_t *p = group;
+    int32_t bits = type == KVL_KV_KIVI4 ? 4 : 2;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t bit = (token * n + i) * bits;
+        int32_t code = p[4 * n + bit / 8] / (1 << bit % 8) % (1 << bits);
+        to[i] = half_at(p + 2 * i) + half_at(p + 2 * n + 2 * i) * code;
     }
 }

@@ -23,6 +23,9 @@ void kvl_ref_set_elem(void *p, enum kvl_kv_type type, size_t i, float x);
 
 /* to [n]: a row of keys or values as the model made it, but for rounding. */
 void kvl_ref_kept(const void *row, enum kvl_kv_type type, int32_t n, double *to);
+/* The same of the key of a token in a group of 32. */
+void kvl_ref_kept_key(const void *group, enum kvl_kv_type type, int32_t n, int32_t token,
+                      double *to);
 
 /* x rounded to bf16. */
 static inline double kvl_ref_bf16(double x)

@@ -97,7 +97,8 @@ int kvl_attn_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
                             "attention weights of %d tokens, lane (%d, %d) holds %d in order", n,
                             step->layer, h, e->lanes[h].n_slots);
     }
-    s->count.index_read_bytes += (int64_t)n * sh->n_kv_heads * kvl_key_bytes(e);
+    for (int32_t h = 0; h < sh->n_kv_heads; h++)
+        s->count.index_read_bytes += (int64_t)kvl_lane_bytes(&e->lanes[h], KVL_PART_K, 0, n);
     return kvl_lane_probs(e, ctx->ops, kvl_layer_of(ctx, step->layer), q->q, probs, n);
 }
 

@@ -119,6 +119,7 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
     KVL_TRY(read_check(ctx, layer, kv_head, n, part == KVL_PART_K_RAW));
     /* After the check, which speaks of the policy's own numbers. */
     const struct read_lane lane = read_lane(ctx, kvl_layer_of(ctx, layer), kv_head, part);
+    const bool sealed = lane.lane.layout && lane.lane.layout->sealed;
     KVL_TRY(read_next(&lane, w, 0, &batch[0]));
     for (int32_t at = 0, now = 0; at < n; at += READ_BATCH, now = !now) {
         const struct read_batch *b = &batch[now];
@@ -126,11 +127,15 @@ static int read_part(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,
         for (int32_t i = 0, run; i < b->n; i += run) {
             for (run = 1; i + run < b->n && b->slot[i + run] == b->slot[i] + run;) run++;
             KVL_TRY(read_run(&lane, b->slot[i], run, out + (size_t)(at + i) * dim));
+            if (sealed)
+                s->count.index_read_bytes +=
+                    (int64_t)kvl_lane_bytes(&lane.lane, part, b->slot[i], run);
         }
     }
     bool values = part == KVL_PART_V;
-    s->count.index_read_bytes +=
-        n * (values ? kvl_value_bytes(s->engine) : kvl_key_bytes(s->engine));
+    if (!sealed)
+        s->count.index_read_bytes +=
+            n * (values ? kvl_value_bytes(s->engine) : kvl_key_bytes(s->engine));
     return KVL_OK;
 }
 

@@ -156,15 +156,27 @@ int kvl_offload_begin(struct kvl_session *s, struct kvl_err *err)
     return KVL_OK;
 }
 
+/* Keys and values of a lane, as they lie. */
+static int64_t lane_held(const struct kvl_session *s, int32_t layer, int32_t kv_head)
+{
+    const struct kvl_lane lane = kvl_seq_lane(s->seq, layer, kv_head);
+    const struct kvl_layout *l = lane.layout, *sealed = l->sealed ? l->sealed : l;
+    int64_t n_sealed = (int64_t)lane.n_sealed * l->block_tok, n_open = lane.n_slots - n_sealed;
+    return n_open * (int64_t)(l->row_bytes[KVL_PART_K] + l->row_bytes[KVL_PART_V]) +
+           n_sealed * (int64_t)(sealed->row_bytes[KVL_PART_K] + sealed->row_bytes[KVL_PART_V]);
+}
+
 void kvl_offload_account(struct kvl_session *s)
 {
     const struct kvl_store_desc *d = kvl_store_desc(s->engine->store);
     struct kvl_counters *c = &s->count;
     int64_t slot = kvl_slot_bytes(s->engine);
-    int64_t all = 0, host = s->n_host, places = 0, peak = 0;
+    int64_t all = 0, host = s->n_host, places = 0, peak = 0, bytes = 0;
+    const bool seals = kvl_kv_seals(d->type);
     for (int32_t l = 0; l < d->n_layers; l++)
         for (int32_t h = 0; h < d->n_kv_heads; h++) {
             all += kvl_seq_len(s->seq, l, h);
+            if (seals) bytes += lane_held(s, l, h);
             if (s->tier) host += kvl_tier_host_slots(s->tier, s->seq, l, h);
         }
     if (s->tier) {
@@ -175,8 +187,9 @@ void kvl_offload_account(struct kvl_session *s)
         s->tier->peak_places = s->tier->n_places;
     }
     c->host_bytes = host * slot;
-    c->device_bytes = (all - host) * slot + places;
-    c->device_peak_bytes = KVL_MAX(c->device_peak_bytes, (all - host) * slot + peak);
+    if (!seals) bytes = all * slot;
+    c->device_bytes = bytes - host * slot + places;
+    c->device_peak_bytes = KVL_MAX(c->device_peak_bytes, bytes - host * slot + peak);
 }
 
 /* ---- requests --------------------------------------------------------------------------------- */

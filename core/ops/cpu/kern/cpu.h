@@ -196,7 +196,7 @@ struct kvl_kern {
     int32_t mr, nr; /* register tile of products */
 
     void (*widen)(float *y, const void *src, enum kvl_wtype type, int32_t n);
-    void (*kv_row)(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n);
+    void (*kv_row)(float *y, struct kvl_kept kept, int32_t n);
     struct kvl_gemm_kern gemm[KVL_GEMM_KINDS];
     size_t (*gemv_scratch)(enum kvl_wtype type, int32_t n_cols);
     /* Whether weights in blocks of 32 are multiplied as bytes, with x in bytes. */

@@ -7,6 +7,7 @@
 
 #include "kern_math.h"
 #include "kv_row.h"
+#include "lane.h"
 
 #define kv_wide_f32(y, row, n)  widen_plain(y, row, KVL_W_F32, n)
 #define kv_wide_f16(y, row, n)  widen_plain(y, row, KVL_W_F16, n)
@@ -64,6 +65,41 @@ VEC void kv_wide_scaled(float *y, const uint8_t *row, enum kvl_wtype type, int32
 #define kv_wide_turboquant4(y, row, n) kv_wide_scaled(y, row, KV_W_CODES4, n)
 #define kv_wide_turboquant3(y, row, n) kv_wide_scaled(y, row, KV_W_CODES3, n)
 
+/* Codes of four bits or two, for which min and scale are given. */
+static const float kv_ints[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+
+VEC vf kv_codes(const uint8_t *codes, int32_t bits, int32_t c)
+{
+    float part[VW];
+    if (bits == 4) return vf_codes4(kv_ints, codes, c);
+    for (int32_t i = 0; i < VW; i++) part[i] = (float)(codes[(c + i) / 4] >> (c + i) % 4 * 2 & 3);
+    return vf_load(part);
+}
+
+/* Values: min and scale before the codes of each 32. */
+VEC void kv_wide_kivi(float *y, const uint8_t *row, int32_t bits, int32_t n)
+{
+    for (int32_t u = 0; u < n; u += 32, row += 4 + 4 * bits) {
+        const vf min = vf_set1(kvl_block_half(row)), scale = vf_set1(kvl_block_half(row + 2));
+        for (int32_t c = 0; c < 32; c += VW)
+            vf_store(y + u + c, vf_add(min, vf_mul(scale, kv_codes(row + 4, bits, c))));
+    }
+}
+#define kv_wide_kivi4(y, row, n) kv_wide_kivi(y, row, 4, n)
+#define kv_wide_kivi2(y, row, n) kv_wide_kivi(y, row, 2, n)
+
+/* A key of a group: min and scale of each channel at its start. */
+static void kv_wide_group(float *y, const struct kvl_kept *k, int32_t n)
+{
+    const int32_t bits = kvl_kivi_bits(k->type);
+    const uint16_t *min = (const uint16_t *)(const void *)k->at, *scale = min + n;
+    const uint8_t *codes = k->at + kvl_kivi_group_codes(n, bits, k->token);
+    for (int32_t c = 0; c < n; c += VW) {
+        vf by = vf_mul(vf_load_f16(scale + c), kv_codes(codes, bits, c));
+        vf_store(y + c, vf_add(vf_load_f16(min + c), by));
+    }
+}
+
 /* A row as it lies there, not turned back. */
 static void kv_wide(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n)
 {
@@ -87,6 +123,8 @@ static void kv_wide(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t
 #define kv_in_place_fp8_e4m3    KV_W_E4M3
 #define kv_in_place_turboquant4 KV_W_CODES4
 #define kv_in_place_turboquant3 KV_W_CODES3
+#define kv_in_place_kivi4       KVL_W_F32
+#define kv_in_place_kivi2       KVL_W_F32
 
 VEC enum kvl_wtype kv_in_place(enum kvl_kv_type type)
 {
@@ -159,11 +197,15 @@ static void kv_turn(float *x, int32_t n, enum kvl_kv_turn turn, bool back)
     if (turn == KVL_TURN_SIGNED && back) kv_turn_signs(x, n);
 }
 
-/* A row as the model made it, but for rounding. */
-static void kv_row(float *y, const uint8_t *row, enum kvl_kv_type type, int32_t n)
+/* What is kept of a slot, as the model made it, but for rounding. */
+static void kv_row(float *y, struct kvl_kept kept, int32_t n)
 {
-    kv_wide(y, row, type, n);
-    kv_turn(y, n, kvl_row_turn(type), true);
+    if (kept.token >= 0) {
+        kv_wide_group(y, &kept, n);
+        return;
+    }
+    kv_wide(y, kept.at, kept.type, n);
+    kv_turn(y, n, kvl_row_turn(kept.type), true);
 }
 
 #endif

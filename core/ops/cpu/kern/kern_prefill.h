@@ -114,7 +114,7 @@ VEC void widen_slot(float *to, size_t pad, const struct kvl_lane *lane, enum kvl
                     int32_t slot)
 {
     const struct kvl_layout *l = lane->layout;
-    kv_row(to, kvl_lane_slot(lane, part, slot), l->type[part], l->head_dim);
+    kv_row(to, kvl_lane_kept(lane, part, slot), l->head_dim);
     for (size_t c = (size_t)l->head_dim; c < pad; c++) to[c] = 0;
 }
 

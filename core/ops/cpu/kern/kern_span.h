@@ -368,7 +368,8 @@ struct span_work {
     float *scaled;                 /* values in q8_0: weights times scales */
     enum kvl_wtype k_type, v_type; /* of the rows that kernels see */
     enum kvl_kv_type k_kept, v_kept;
-    float *v; /* widened values [Q8_TILE][pad] */
+    bool k_wide, v_wide; /* rows are widened first */
+    float *v;            /* widened values [Q8_TILE][pad] */
 };
 
 /* Heads that lie together from h0 on: three as four. */
@@ -424,6 +425,13 @@ static void side_floats(struct side *to, const float *x, size_t ld, int32_t n)
     to->off = 0;
 }
 
+static struct kvl_kept side_kept(const struct kvl_span *s, const struct side *from,
+                                 enum kvl_kv_type type, int32_t t)
+{
+    if (s->job->lane->n_sealed > 0) return from->kept[t];
+    return (struct kvl_kept){ .at = from->at[t] + from->off, .type = type, .token = -1 };
+}
+
 /* Widened, rotated keys. */
 static void span_rotate(const struct kvl_span *s, const struct span_work *w,
                         const struct rows *rows, struct side *turned, int32_t i)
@@ -432,7 +440,7 @@ static void span_rotate(const struct kvl_span *s, const struct span_work *w,
     for (int32_t t = 0; t < rows->n; t++) {
         float *k = w->k + (size_t)t * w->pad;
         const float *cs = kvl_rope_row(s->rope, s->job->pos[i + t], w->cs);
-        kv_row(k, rows->k.at[t] + rows->k.off, w->k_kept, head_dim);
+        kv_row(k, side_kept(s, &rows->k, w->k_kept, t), head_dim);
         rotate(k, k, cs, head_dim, s->a->rope);
     }
     side_floats(turned, w->k, w->pad, rows->n);
@@ -446,7 +454,11 @@ static void span_widen(const struct kvl_span *s, enum kvl_kv_type type, size_t r
     const size_t pad = kvl_span_pad(s->a->head_dim);
     for (int32_t t = 0; t < n; t++) {
         if (t < n_next) prefetch_row(next->at[t] + next->off, row_bytes);
-        kv_wide(to + (size_t)t * pad, from->at[t] + from->off, type, s->a->head_dim);
+        const struct kvl_kept kept = side_kept(s, from, type, t);
+        if (kept.token >= 0)
+            kv_wide_group(to + (size_t)t * pad, &kept, s->a->head_dim);
+        else
+            kv_wide(to + (size_t)t * pad, kept.at, kept.type, s->a->head_dim);
     }
     side_floats(wide, to, pad, n);
 }
@@ -507,8 +519,8 @@ static void span_tile(const struct kvl_span *s, const struct span_work *w, const
     const bool own_keys = s->job->pos || s->job->keys;
     struct side k, v;
     struct tile t = { .k = &rows->k, .v = &rows->v, .n = rows->n, .i = i };
-    if (own_keys || kv_is_widened(w->k_kept)) t.k = &k;
-    if (s->acc && kv_is_widened(w->v_kept)) t.v = &v;
+    if (own_keys || w->k_wide) t.k = &k;
+    if (s->acc && w->v_wide) t.v = &v;
     /* Asks for what is there where there is nothing to come, or where rows were fetched already. */
     t.next_k = next->n > 0 && (own_keys || t.k != &k) ? &next->k : t.k;
     t.next_v = next->n > 0 && t.v != &v ? &next->v : t.v;
@@ -537,13 +549,23 @@ static void span_unzip(const struct kvl_span *s, size_t n)
     }
 }
 
+/* Rows of a part that are of two types, of open and of sealed blocks, are widened. */
+static bool span_mixes(const struct kvl_span *s, enum kvl_kv_part part)
+{
+    const struct kvl_lane *lane = s->job->lane;
+    return lane->n_sealed > 0 && lane->layout->sealed->type[part] != lane->layout->type[part];
+}
+
 static void span_types(const struct kvl_span *s, struct span_work *w)
 {
     const struct kvl_layout *l = s->job->lane->layout;
-    w->k_kept = l->type[s->job->pos ? KVL_PART_K_RAW : KVL_PART_K];
+    const enum kvl_kv_part key = s->job->pos ? KVL_PART_K_RAW : KVL_PART_K;
+    w->k_kept = l->type[key];
     w->v_kept = l->type[KVL_PART_V];
-    w->k_type = s->job->pos || s->job->keys ? KVL_W_F32 : kv_in_place(w->k_kept);
-    w->v_type = kv_in_place(w->v_kept);
+    w->k_wide = kv_is_widened(w->k_kept) || span_mixes(s, key);
+    w->v_wide = kv_is_widened(w->v_kept) || span_mixes(s, KVL_PART_V);
+    w->k_type = s->job->pos || s->job->keys || w->k_wide ? KVL_W_F32 : kv_in_place(w->k_kept);
+    w->v_type = w->v_wide ? KVL_W_F32 : kv_in_place(w->v_kept);
 }
 
 static void span_run(const struct kvl_span *s)
@@ -553,7 +575,7 @@ static void span_run(const struct kvl_span *s)
     size_t n_heads = (size_t)kvl_span_heads(s->job->n_heads), pad = kvl_span_pad(s->a->head_dim);
     struct span_work w = { .q = s->scratch, .pad = pad };
     span_types(s, &w);
-    const bool widened = kv_is_widened(w.k_kept) || kv_is_widened(w.v_kept);
+    const bool widened = w.k_wide || w.v_wide;
     const bool light = widened || span_short(w.k_type) || span_light(w.v_type, s->job->n_heads);
     const int32_t tile = light ? KVL_SPAN_TILE / 4 : KVL_SPAN_TILE;
     w.cs = w.q + n_heads * pad;

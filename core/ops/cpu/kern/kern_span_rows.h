@@ -13,10 +13,11 @@ struct walk {
     enum kvl_kv_part part[2]; /* keys, values */
 };
 
-/* Rows at at[] + off. */
+/* Rows at at[] + off.  Of a lane with sealed blocks `kept` says what each is. */
 struct side {
     const uint8_t *at[KVL_SPAN_TILE];
     size_t off;
+    struct kvl_kept kept[KVL_SPAN_TILE];
 };
 
 /* The keys and values of a tile; a short one is filled up with its last row, so that groups of slots are whole. */
@@ -46,6 +47,17 @@ static void walk_side(struct side *to, const struct kvl_layout *l, enum kvl_kv_p
     to->off = l->part_off[part];
 }
 
+/* The same of a lane with blocks of two kinds. */
+static void walk_kept(struct side *to, const struct kvl_layout *l, enum kvl_kv_part part,
+                      const uint8_t *block, int32_t in_block, int32_t i, int32_t len)
+{
+    for (int32_t j = 0; j < len; j++) {
+        to->kept[i + j] = kvl_block_kept(l, part, block, in_block + j);
+        to->at[i + j] = to->kept[i + j].at;
+    }
+    to->off = 0;
+}
+
 static void side_fill(struct side *to, int32_t n, int32_t tile)
 {
     for (int32_t i = n; n > 0 && i < tile; i++) to->at[i] = to->at[n - 1];
@@ -66,8 +78,14 @@ static void walk_next(struct walk *w, int32_t n, int32_t tile, struct rows *rows
         assert(slot >= 0 && slot < w->lane->n_slots);
         len = KVL_MIN(len, n - i);
         const uint8_t *block = w->lane->blocks[slot >> l->block_shift];
-        walk_side(&rows->k, l, w->part[0], block, in_block, i, len);
-        walk_side(&rows->v, l, w->part[1], block, in_block, i, len);
+        if (w->lane->n_sealed > 0) {
+            const struct kvl_layout *of = kvl_lane_layout(w->lane, slot >> l->block_shift);
+            walk_kept(&rows->k, of, w->part[0], block, in_block, i, len);
+            walk_kept(&rows->v, of, w->part[1], block, in_block, i, len);
+        } else {
+            walk_side(&rows->k, l, w->part[0], block, in_block, i, len);
+            walk_side(&rows->v, l, w->part[1], block, in_block, i, len);
+        }
         i += len;
         w->off += len;
     }
