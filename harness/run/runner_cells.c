@@ -510,8 +510,12 @@ static int batch_cells(struct batch *b, size_t first, size_t last)
         n++;
     }
     for (int32_t q = 0; q < c->sample.n_questions; q++)
-        for (int32_t k = 0; k < n; k++)
-            if (sample_missing(c, run[k].index, q)) KVL_TRY(batch_add(b, &run[k], q));
+        for (int32_t k = 0; k < n; k++) {
+            if (!sample_missing(c, run[k].index, q)) continue;
+            /* A worker is silent while answers of other budgets begin: it tells of each. */
+            if (n > 1) KVL_TRY(kvl_runner_next(c->r, run[k].index, c->err));
+            KVL_TRY(batch_add(b, &run[k], q));
+        }
     for (int32_t k = 0; k < n; k++) {
         run[k].asked = true;
         n_waiting += run[k].n_waiting;
