@@ -53,7 +53,7 @@ size_t kvl_memory_room(size_t context_bytes)
 /* What a cell owns on top of the context that is shared: a context that its policy read and dropped nothing of, which its
  * answers fork, and what each of them has. */
 struct memory_cell {
-    size_t context, answer;
+    size_t context, answer, grows; /* of an answer's, with the length of the context */
 };
 
 static struct memory_cell memory_cell(const struct memory_ask *a, const struct kvl_cell *c)
@@ -63,10 +63,11 @@ static struct memory_cell memory_cell(const struct memory_ask *a, const struct k
     int64_t kept = evicts ? kvl_planned_budget(c->planned) : 0;
     if (kept == 0 || kept > c->length) kept = c->length; /* no budget: it may keep everything */
     size_t copy = (size_t)((kept + f->block_tok - 1) / f->block_tok) * f->block_bytes;
+    size_t tables = kvl_planned_table_bytes(c->planned, a->n_kv_heads, a->type, c->length);
     return (struct memory_cell){
         .context = !evicts && kvl_planned_own_prefill(c->planned) ? copy : 0,
-        .answer = (evicts ? copy : 0) +
-                  kvl_planned_table_bytes(c->planned, a->n_kv_heads, a->type, c->length)
+        .answer = (evicts ? copy : 0) + tables,
+        .grows = (evicts && kept == c->length ? copy : 0) + tables,
     };
 }
 
@@ -84,11 +85,14 @@ static void memory_context(const struct memory_ask *a, const struct kvl_group *g
             if ((int)c->protocol != p || !kvl_state_wants(a->r->state, context, i)) continue;
             struct memory_cell own = memory_cell(a, c);
             all += own.context + own.answer * (size_t)a->r->work->sweep->questions;
-            most = KVL_MAX(most, own.answer + (shared ? own.context : 0));
-            whole = KVL_MAX(whole, shared ? 0 : own.context);
+            size_t context_bytes = shared ? own.context : 0;
+            whole = KVL_MAX(whole, own.context - context_bytes);
+            most = KVL_MAX(most, own.answer + context_bytes);
+            if (own.answer + context_bytes <= m->cell_bytes) continue;
+            m->cell_bytes = own.answer + context_bytes;
+            m->cell_grows = own.grows + context_bytes;
         }
         all = alone ? most : KVL_MIN(all - whole, kvl_memory_room(m->footprint.kv_bytes) + most);
-        m->cell_bytes = KVL_MAX(m->cell_bytes, most);
         m->own_bytes = KVL_MAX(m->own_bytes, all);
     }
 }
@@ -155,9 +159,15 @@ int64_t kvl_memory_all(const struct kvl_memory *m)
     return (int64_t)(f->kv_bytes + f->work_bytes + f->weight_bytes + m->own_bytes + MEMORY_PROGRAM);
 }
 
+/* Tables are as long as the context: each token takes its share of them beside its keys and values. */
 int64_t kvl_memory_fits_tok(const struct kvl_memory *m, int64_t free_bytes)
 {
-    return kvl_footprint_fits(&m->footprint, free_bytes - memory_beside(m));
+    const struct kvl_footprint *f = &m->footprint;
+    int64_t window = (int64_t)KVL_MIN(f->window_bytes, f->kv_bytes);
+    int64_t left = free_bytes - (memory_beside(m) - (int64_t)m->cell_grows) - window;
+    double kv = (double)f->kv_bytes - (double)window, grows = (double)m->cell_grows;
+    if (left > 0 && grows > 0) left = (int64_t)((double)left * kv / (kv + grows));
+    return kvl_footprint_fits(f, left + window);
 }
 
 bool kvl_memory_fits(const struct kvl_memory *m, int64_t free_bytes)

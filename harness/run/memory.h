@@ -15,6 +15,7 @@ struct kvl_memory {
     bool on_device;                 /* keys and values do not lie where mapped weights do */
     struct kvl_footprint footprint; /* of it; keys and values at most the sweep's kv_limit_mib */
     size_t cell_bytes;              /* of what one cell owns, the largest */
+    size_t cell_grows;              /* of these, with the length of the context */
     size_t own_bytes; /* of what those own that are answered together, cell_bytes included */
 };
 

@@ -638,6 +638,11 @@ static void test_memory_check(void **state)
                      KVL_ENOMEM);
     assert_string_equal(err.msg, "x: lengths: 4000 tokens: their keys and values take 0.2 GiB, 0.2 "
                                  "GiB of GPU memory are free: want at most 3984 tokens, or none");
+    /* Tables that alone take more than is free are shorter, too, of a shorter context: it said 0 tokens. */
+    m.cell_bytes = m.cell_grows = 500 << 20;
+    assert_int_equal(kvl_memory_fits_tok(&m, 400 << 20), 133 * 16);
+    m.cell_grows = 0; /* copies of a budget are not */
+    assert_int_equal(kvl_memory_fits_tok(&m, 600 << 20), 100 * 16);
 }
 
 /* ---- records of this run, from workers --------------------------------------------------------- */
