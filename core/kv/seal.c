@@ -6,7 +6,8 @@
  * keeps it and seals its own.
  *
  * An eviction opens what it moves, closes up and seals again: what was quantised once is quantised twice, in groups of
- * neighbours that stayed.  Nothing before the first slot that goes is touched. */
+ * neighbours that stayed.  Nothing before the first slot that goes is touched, but for sealed blocks that are too many for
+ * the shorter lane: they are opened. */
 #include "seal.h"
 
 #include "kv_rows.h"
