@@ -77,14 +77,18 @@ static void memory_context(const struct memory_ask *a, const struct kvl_group *g
 {
     const bool alone = g->speed || kvl_point_reading(g->task); /* one session at a time */
     const bool shared = kvl_state_shares(a->r->state, g, context);
+    const struct kvl_sweep *sweep = a->r->work->sweep;
+    const size_t at_once = (size_t)KVL_MAX(1, sweep->batch / KVL_MAX(1, sweep->sampling.n));
     struct kvl_memory *m = a->out;
     for (int p = 0; p < KVL_N_PROTOCOLS; p++) {
-        size_t all = 0, most = 0, whole = 0;
+        size_t all = 0, answers = 0, answer = 0, most = 0, whole = 0;
         for (size_t i = g->first; i < g->first + g->n; i++) {
             const struct kvl_cell *c = &a->r->work->cell[i];
             if ((int)c->protocol != p || !kvl_state_wants(a->r->state, context, i)) continue;
             struct memory_cell own = memory_cell(a, c);
-            all += own.context + own.answer * (size_t)a->r->work->sweep->questions;
+            all += own.context;
+            answers += own.answer * (size_t)sweep->questions;
+            answer = KVL_MAX(answer, own.answer);
             size_t context_bytes = shared ? own.context : 0;
             whole = KVL_MAX(whole, own.context - context_bytes);
             most = KVL_MAX(most, own.answer + context_bytes);
@@ -92,6 +96,7 @@ static void memory_context(const struct memory_ask *a, const struct kvl_group *g
             m->cell_bytes = own.answer + context_bytes;
             m->cell_grows = own.grows + context_bytes;
         }
+        all += KVL_MIN(answers, at_once * answer);
         all = alone ? most : KVL_MIN(all - whole, kvl_memory_room(m->footprint.kv_bytes) + most);
         m->own_bytes = KVL_MAX(m->own_bytes, all);
     }

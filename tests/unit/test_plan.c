@@ -621,6 +621,17 @@ static void test_memory_own(void **state)
         assert_int_equal(m.footprint.work_bytes, want.work_bytes);
         kvl_state_free(&s);
     }
+    /* No more answers are held than a batch has: 8 of 64. */
+    plan_ok(
+        &t,
+        "model: m\ntasks: [{task: passkey, keys: 4}]\nlengths: [700]\nbudgets: [64, 80]\nbatch: 8\n"
+        "questions: 4\npolicies: [streaming_llm, snapkv, knorm, h2o, tova, keydiff, lagkv, "
+        "random]\n");
+    assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
+    struct kvl_memory m = plan_memory_of(&t, &s);
+    assert_true(m.cell_bytes >= plan_held(&t, 80));
+    assert_int_equal(m.own_bytes, 8 * m.cell_bytes);
+    kvl_state_free(&s);
     plan_close(&t);
 }
 
