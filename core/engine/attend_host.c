@@ -323,20 +323,32 @@ static int64_t walked(const struct kvl_attn_job *job, int32_t slot, int32_t n)
     return (int64_t)(key + kvl_lane_bytes(job->lane, KVL_PART_V, slot, n));
 }
 
+static int32_t job_slots(const struct kvl_attn_job *job)
+{
+    int32_t n = 0;
+    if (!job->runs) return job->n_slots;
+    for (int32_t i = 0; i < job->n_runs; i++) n += job->runs[i].n;
+    return n;
+}
+
+/* Of a lane with blocks of two sizes. */
+static int64_t walked_mixed(const struct kvl_attn_job *job)
+{
+    int64_t bytes = 0;
+    if (!job->runs && !job->page) return walked(job, 0, job->n_slots);
+    for (int32_t i = 0; job->runs && i < job->n_runs; i++)
+        bytes += walked(job, job->runs[i].slot, job->runs[i].n);
+    if (job->runs) return bytes;
+    for (int32_t i = 0; i < job->n_pages; i++)
+        bytes += walked(job, job->page[i] * job->page_tok, job->page_tok);
+    return bytes + walked(job, job->tail, job->n_slots - job->n_pages * job->page_tok);
+}
+
 /* The rows that an operator reads for a job: from its runs and the layout by which it finds them, whatever the type says. */
 void kvl_count_walked(struct kvl_session *s, const struct kvl_attn_job *job)
 {
-    int64_t bytes = 0;
-    int32_t n_pages = job->runs || !job->page ? 0 : job->n_pages, tok = job->page_tok;
-    for (int32_t i = 0; job->runs && i < job->n_runs; i++)
-        bytes += walked(job, job->runs[i].slot, job->runs[i].n);
-    for (int32_t i = 0; job->lane->n_sealed > 0 && i < n_pages; i++)
-        bytes += walked(job, job->page[i] * tok, tok);
-    if (job->lane->n_sealed > 0 && n_pages > 0)
-        bytes += walked(job, job->tail, job->n_slots - n_pages * tok);
-    else if (!job->runs)
-        bytes += walked(job, 0, job->n_slots);
-    s->count.kv_walked_bytes += bytes;
+    s->count.kv_walked_bytes +=
+        job->lane->n_sealed > 0 ? walked_mixed(job) : walked(job, 0, job_slots(job));
 }
 
 /* The jobs of the host, and the merges. */

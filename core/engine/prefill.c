@@ -35,15 +35,21 @@ static bool prefill_by_layer(const struct kvl_session *s)
     return s->engine->desc.prefill_kv_host && !s->repeat;
 }
 
+/* Chunks of one length that all end where a block ends, or before it: as prefill_to_block, where they cannot differ. */
+static int32_t prefill_even(const struct kvl_session *s, int32_t most)
+{
+    int32_t n = KVL_KV_GROUP;
+    if (s->n_pos % kvl_store_desc(s->engine->store)->block_tok != 0) return 1;
+    while (n > most) n /= 2;
+    return n;
+}
+
 /* Chunks of the policy's size, where it has one. */
 static int32_t prefill_step(const struct kvl_session *s, int32_t n)
 {
     int32_t own = s->planned ? s->planned->prefill_chunk_tok : 0;
     int32_t most = own > 0 ? own : s->engine->desc.chunk_tok;
-    if (prefill_seals(s) && prefill_by_layer(s)) /* its chunks are of one length */
-        most = s->n_pos % kvl_store_desc(s->engine->store)->block_tok == 0
-                   ? KVL_MIN(most, KVL_KV_GROUP)
-                   : 1;
+    if (prefill_seals(s) && prefill_by_layer(s)) most = prefill_even(s, most);
     return KVL_MIN(n, most);
 }
 

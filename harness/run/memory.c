@@ -25,16 +25,22 @@ static int32_t memory_held(const struct kvl_cell *c)
     return r && evicts ? kvl_reading_before(r, c->length) : c->length;
 }
 
-static int32_t memory_longest(const struct kvl_runner *r)
+/* Returns the longest of them; *chunk grows to the longest chunk that a policy reads its context in. */
+static int32_t memory_longest(const struct kvl_runner *r, int32_t *chunk)
 {
     int32_t longest = 0;
     for (size_t i = 0; i < r->work->n_groups; i++) {
         const struct kvl_group *g = &r->work->group[i];
         int32_t n = g->speed ? 1 : r->work->sweep->contexts;
         for (int32_t context = 0; g->mine && context < n; context++)
-            for (size_t c = g->first; c < g->first + g->n; c++)
-                if (kvl_state_wants(r->state, context, c))
-                    longest = KVL_MAX(longest, memory_held(&r->work->cell[c]));
+            for (size_t c = g->first; c < g->first + g->n; c++) {
+                const struct kvl_cell *cell = &r->work->cell[c];
+                if (!kvl_state_wants(r->state, context, c)) continue;
+                longest = KVL_MAX(longest, memory_held(cell));
+                if (kvl_planned_own_prefill(cell->planned))
+                    *chunk =
+                        KVL_MAX(*chunk, KVL_MIN(kvl_planned_chunk(cell->planned), cell->length));
+            }
     }
     return longest;
 }
@@ -44,33 +50,44 @@ size_t kvl_memory_room(size_t context_bytes)
     return KVL_MAX((size_t)256 << 20, context_bytes);
 }
 
-/* A session under a cell's policy, on top of the context that it shares. */
-static size_t memory_session(const struct memory_ask *a, const struct kvl_cell *c)
+/* What a cell owns on top of the context that is shared: a context that its policy read and dropped nothing of, which its
+ * answers fork, and what each of them has. */
+struct memory_cell {
+    size_t context, answer;
+};
+
+static struct memory_cell memory_cell(const struct memory_ask *a, const struct kvl_cell *c)
 {
     const struct kvl_footprint *f = &a->out->footprint;
     bool evicts = c->policy->policy->caps & KVL_CAP_EVICTS;
-    bool own = kvl_planned_own_prefill(c->planned);
-    int64_t kept = evicts ? kvl_planned_budget(c->planned) : c->length;
-    int64_t copied = evicts || own ? KVL_MIN(kept, c->length) : 0;
-    return (size_t)((copied + f->block_tok - 1) / f->block_tok) * f->block_bytes +
-           kvl_planned_table_bytes(c->planned, a->n_kv_heads, a->type, c->length);
+    int64_t kept = evicts ? kvl_planned_budget(c->planned) : 0;
+    if (kept == 0 || kept > c->length) kept = c->length; /* no budget: it may keep everything */
+    size_t copy = (size_t)((kept + f->block_tok - 1) / f->block_tok) * f->block_bytes;
+    return (struct memory_cell){
+        .context = !evicts && kvl_planned_own_prefill(c->planned) ? copy : 0,
+        .answer = (evicts ? copy : 0) +
+                  kvl_planned_table_bytes(c->planned, a->n_kv_heads, a->type, c->length)
+    };
 }
 
-/* Answers are batched until they own the room, and the one that passed it is in the batch. */
+/* Answers are batched until they own the room, and the one that passed it is in the batch.  Where no context is shared,
+ * the one that is held whole is a policy's own. */
 static void memory_context(const struct memory_ask *a, const struct kvl_group *g, int32_t context)
 {
     const bool alone = g->speed || kvl_point_reading(g->task); /* one session at a time */
+    const bool shared = kvl_state_shares(a->r->state, g, context);
     struct kvl_memory *m = a->out;
     for (int p = 0; p < KVL_N_PROTOCOLS; p++) {
-        size_t all = 0, most = 0;
+        size_t all = 0, most = 0, whole = 0;
         for (size_t i = g->first; i < g->first + g->n; i++) {
             const struct kvl_cell *c = &a->r->work->cell[i];
             if ((int)c->protocol != p || !kvl_state_wants(a->r->state, context, i)) continue;
-            size_t bytes = memory_session(a, c);
-            all += bytes * (size_t)a->r->work->sweep->questions;
-            most = KVL_MAX(most, bytes);
+            struct memory_cell own = memory_cell(a, c);
+            all += own.context + own.answer * (size_t)a->r->work->sweep->questions;
+            most = KVL_MAX(most, own.answer + (shared ? own.context : 0));
+            whole = KVL_MAX(whole, shared ? 0 : own.context);
         }
-        all = alone ? most : KVL_MIN(all, kvl_memory_room(m->footprint.kv_bytes) + most);
+        all = alone ? most : KVL_MIN(all - whole, kvl_memory_room(m->footprint.kv_bytes) + most);
         m->cell_bytes = KVL_MAX(m->cell_bytes, most);
         m->own_bytes = KVL_MAX(m->own_bytes, all);
     }
@@ -102,13 +119,13 @@ int kvl_memory_plan(const struct kvl_runner *r, enum kvl_kv_type type, struct kv
                     struct kvl_err *err)
 {
     const struct kvl_work *w = r->work;
-    const struct kvl_engine_desc desc = { .model = w->model,
-                                          .kv_type = type,
-                                          .raw_keys = w->raw_keys,
-                                          .chunk_tok = w->sweep->chunk_tok,
-                                          .kv_limit_bytes = (size_t)w->sweep->kv_limit_mib << 20 };
+    struct kvl_engine_desc desc = { .model = w->model,
+                                    .kv_type = type,
+                                    .raw_keys = w->raw_keys,
+                                    .chunk_tok = w->sweep->chunk_tok,
+                                    .kv_limit_bytes = (size_t)w->sweep->kv_limit_mib << 20 };
     const char *device = w->sweep->device;
-    struct kvl_memory m = { .length_tok = memory_longest(r),
+    struct kvl_memory m = { .length_tok = memory_longest(r, &desc.chunk_tok),
                             .on_device =
                                 device && kvl_device_is_gpu(device) && !w->sweep->prefill_kv_host };
     KVL_TRY(kvl_footprint(&desc, m.length_tok, &m.footprint, err));

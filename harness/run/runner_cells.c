@@ -32,8 +32,9 @@ struct item {
 struct batch {
     struct kvl_context *c;
     struct item item[KVL_ASK_MAX];
-    int32_t n, n_asks, max; /* items, their sessions; sessions at most */
-    size_t before, room;    /* bytes of store and heap when the batch was empty; what it may add */
+    int32_t n, n_asks, max;   /* items, their sessions; sessions at most */
+    size_t store, heap;       /* bytes of both when the batch was empty */
+    size_t room, kv_room;     /* what it may add: all in all, and to a store with a limit */
     struct kvl_cell_run *run; /* cells begun, in order */
     int32_t n_runs, n_ended;
     struct kvl_session
@@ -42,12 +43,17 @@ struct batch {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Of the store, and of all else: tables, which may be larger than the keys that they are made of. */
-static size_t held_bytes(const struct kvl_context *c)
+/* Of the store. */
+static size_t store_bytes(const struct kvl_context *c)
 {
     struct kvl_store_stats s;
     kvl_store_stats(kvl_engine_store(c->r->engine), &s);
-    return s.bytes + (size_t)kvl_heap_bytes();
+    return s.bytes;
+}
+
+static size_t bytes_added(size_t now, size_t before)
+{
+    return now > before ? now - before : 0;
 }
 
 /* The next session is the first of a batch. */
@@ -57,17 +63,21 @@ static void batch_measure(struct batch *b)
     struct kvl_seq_stats context = { 0 };
     kvl_store_stats(kvl_engine_store(b->c->r->engine), &store);
     if (b->c->session) kvl_seq_stats(kvl_session_seq(b->c->session), &context);
-    b->before = held_bytes(b->c);
+    b->store = store.bytes;
+    b->heap = (size_t)kvl_heap_bytes();
     b->room = kvl_memory_room(context.physical_bytes);
+    b->kv_room = SIZE_MAX;
     if (store.limit_bytes > 0)
-        b->room =
-            KVL_MIN(b->room, (store.limit_bytes - KVL_MIN(store.bytes, store.limit_bytes)) / 2);
+        b->kv_room = (store.limit_bytes - KVL_MIN(store.bytes, store.limit_bytes)) / 2;
 }
 
+/* Tables are in the heap, and may be larger than the keys that they are made of.  A limit of keys and values does not
+ * count them. */
 static bool batch_full(const struct batch *b)
 {
-    size_t bytes = held_bytes(b->c);
-    return b->n_asks == b->max || (bytes > b->before && bytes - b->before >= b->room);
+    size_t kv = bytes_added(store_bytes(b->c), b->store);
+    size_t all = kv + bytes_added((size_t)kvl_heap_bytes(), b->heap);
+    return b->n_asks == b->max || all >= b->room || (kv > 0 && kv >= b->kv_room);
 }
 
 /* ---- sessions -------------------------------------------------------------------------------- */
@@ -500,8 +510,12 @@ static int batch_cells(struct batch *b, size_t first, size_t last)
         n++;
     }
     for (int32_t q = 0; q < c->sample.n_questions; q++)
-        for (int32_t k = 0; k < n; k++)
-            if (sample_missing(c, run[k].index, q)) KVL_TRY(batch_add(b, &run[k], q));
+        for (int32_t k = 0; k < n; k++) {
+            if (!sample_missing(c, run[k].index, q)) continue;
+            /* A worker is silent while answers of other budgets begin: it tells of each. */
+            if (n > 1) KVL_TRY(kvl_runner_next(c->r, run[k].index, c->err));
+            KVL_TRY(batch_add(b, &run[k], q));
+        }
     for (int32_t k = 0; k < n; k++) {
         run[k].asked = true;
         n_waiting += run[k].n_waiting;

@@ -137,6 +137,20 @@ harms spawns 'the plan of policy spawns started another process (fork)'
 
 policy sleeps 'sleep(1000)'
 harms sleeps "$ended was ended: no answer within 1 s (--cell-limit) while policy sleeps ran" --cell-limit 1
+# Budgets of a policy begin together: each is in time, all of them are not.
+policy late ''
+sed -i 's/^static const struct kvl_policy/static int late_prefilled(struct kvl_pctx *ctx, int32_t layer)\
+{\
+    (void)ctx;\
+    if (layer == 0) usleep(250000);\
+    return KVL_OK;\
+}\
+&/; s/\.select = late_select,/& .prefilled = late_prefilled,/' late.c
+cc -std=c17 -D_GNU_SOURCE -shared -fPIC -DKVL_PLUGIN -I "$source_dir/core/include" -o late.so late.c
+timeout 120 "$program" sweep small.yaml "${few[@]}" --threads 2 --jobs 1 --quiet --plugin ./late.so --cell-limit 1 --log late.zst \
+    --set 'budgets=[64, 65, 66, 67]' --set protocols=question_in_prefill --set contexts=1 --set questions=2 --set 'policies=[late]' 2>err ||
+    fail "late: exit code $?"
+equal "errors of late" "" "$(errors_of late.zst)"
 policy kills 'raise(SIGKILL)'
 harms kills "$ended was killed (signal 9; the system may have been out of memory) while policy kills ran"
 

@@ -279,16 +279,13 @@ static struct gw_llama small_llama(void)
 }
 
 /* Logits of the context's last token and of those behind it, which come as a block or one by one; a snapshot between. */
-static float *engine_logits(int32_t chunk, bool one_by_one, const char *snapshot)
+static float *engine_logits_of(const struct rig_desc *desc, bool one_by_one, const char *snapshot)
 {
     struct rig r;
     int32_t id[N_CTX + N_MORE];
     struct kvl_session *s;
     rig_tokens(id, N_CTX + N_MORE, 9);
-    rig_open(&r, &(struct rig_desc){ .llama = small_llama(),
-                                     .kv_type = KVL_KV_KIVI2,
-                                     .device = "cpu",
-                                     .chunk_tok = chunk });
+    rig_open(&r, desc);
     size_t n_vocab = (size_t)rig_shape(&r)->n_vocab;
     float *out = kvl_alloc(n_vocab * (1 + N_MORE), sizeof *out);
     RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
@@ -308,9 +305,18 @@ static float *engine_logits(int32_t chunk, bool one_by_one, const char *snapshot
     const struct kvl_counters *n = kvl_session_counters(s);
     assert_int_equal(n->kv_walked_bytes, n->kv_read_bytes);
     assert_int_equal(kvl_seq_lane(kvl_session_seq(s), 1, 1).n_sealed, 7); /* of 12 blocks */
+    RIG_OK(&r.err, kvl_store_check(kvl_engine_store(r.engine), &r.err));
     kvl_session_destroy(s);
     rig_close(&r);
     return out;
+}
+
+static float *engine_logits(int32_t chunk, bool one_by_one, const char *snapshot)
+{
+    return engine_logits_of(
+        &(struct rig_desc){
+            .llama = small_llama(), .kv_type = KVL_KV_KIVI2, .device = "cpu", .chunk_tok = chunk },
+        one_by_one, snapshot);
 }
 
 static void expect_same(const float *want, float *got, const char *what)
@@ -337,6 +343,39 @@ static void test_chunks(void **state)
     expect_same(want, engine_logits(0, false, path), "a snapshot between");
     unlink(path);
     kvl_free(want);
+}
+
+/* A layer of a window longer than what stays open, and pairs of which one side seals. */
+static void test_windows_and_pairs(void **state)
+{
+    static const uint8_t local[] = { 1, 0 };
+    const enum kvl_kv_type of[] = { KVL_KV_KIVI4, kvl_kv_pair(KVL_KV_F16, KVL_KV_KIVI2),
+                                    kvl_kv_pair(KVL_KV_KIVI4, KVL_KV_Q4_0_TURNED),
+                                    kvl_kv_pair(KVL_KV_TURBOQUANT3, KVL_KV_KIVI4),
+                                    kvl_kv_pair(KVL_KV_KIVI2, KVL_KV_F32) };
+    char path[] = "/tmp/kvl-sealed-XXXXXX";
+    int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        struct rig_desc d = { .llama = small_llama(), .kv_type = of[i], .device = "cpu" };
+        d.llama.window = 200;
+        d.llama.local = local;
+        float *want = engine_logits_of(&d, false, NULL);
+        d.chunk_tok = 7;
+        expect_same(want, engine_logits_of(&d, false, NULL), "chunks of 7");
+        /* Chunks of 20 read in 16 bits what others read sealed. */
+        d.prefill_kv_host = true;
+        d.chunk_tok = 20;
+        expect_same(want, engine_logits_of(&d, false, NULL), "layer by layer, chunks of 20");
+        d.prefill_kv_host = false;
+        d.no_raw_keys = true;
+        expect_same(want, engine_logits_of(&d, true, NULL), "one by one");
+        expect_same(want, engine_logits_of(&d, false, path), "a snapshot between");
+        kvl_free(want);
+    }
+    unlink(path);
 }
 
 static int evict_nothing(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
@@ -394,9 +433,9 @@ static void test_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_appends),  cmocka_unit_test(test_forks_and_evictions),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_appends),           cmocka_unit_test(test_forks_and_evictions),
+        cmocka_unit_test(test_refused),           cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_windows_and_pairs), cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

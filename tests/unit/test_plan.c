@@ -588,6 +588,42 @@ static void test_memory(void **state)
     plan_close(&t);
 }
 
+/* A context that a policy reads itself was counted twice where no other is held: what fitted before was refused. */
+static void test_memory_own(void **state)
+{
+    struct plan_test t;
+    struct kvl_state s;
+    (void)state;
+    plan_open(&t);
+    for (size_t others = 0; others < 3; others++) {
+        static const char *const policies[] = { "minference", "minference, full",
+                                                "minference, 'minference:sink=8'" };
+        char text[256];
+        snprintf(text, sizeof text,
+                 "model: m\ntasks: [passkey]\nlengths: [700]\nbudgets: [128]\npolicies: [%s]\n",
+                 policies[others]);
+        plan_ok(&t, text);
+        assert_int_equal(kvl_state_create(t.work, false, false, &s, &t.err), KVL_OK);
+        struct kvl_memory m = plan_memory_of(&t, &s);
+        const size_t held = plan_held(&t, 700), n_answers = (size_t)t.work->sweep->questions;
+        const size_t rest = kvl_planned_table_bytes(t.work->cell[0].planned, 1, KVL_KV_F16, 700);
+        assert_int_equal(m.footprint.kv_bytes, held);
+        assert_int_equal(m.cell_bytes, (others == 1 ? held : 0) + rest);
+        /* Answers fork it. */
+        assert_int_equal(m.own_bytes,
+                         (others > 0 ? held : 0) + (1 + others / 2) * rest * n_answers);
+        /* All 700 tokens are one chunk of it. */
+        const struct kvl_engine_desc d = { .model = t.model,
+                                           .kv_type = KVL_KV_F16,
+                                           .chunk_tok = 700 };
+        struct kvl_footprint want;
+        assert_int_equal(kvl_footprint(&d, 700, &want, &t.err), KVL_OK);
+        assert_int_equal(m.footprint.work_bytes, want.work_bytes);
+        kvl_state_free(&s);
+    }
+    plan_close(&t);
+}
+
 static void test_memory_check(void **state)
 {
     struct kvl_sweep s = { .name = (char *)(uintptr_t) "x" };
@@ -717,6 +753,7 @@ int main(void)
         cmocka_unit_test(test_exclude),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_own),
         cmocka_unit_test(test_memory_check),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_plan_hash),

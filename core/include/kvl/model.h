@@ -92,6 +92,8 @@ int32_t kvl_planned_budget(const struct kvl_planned *p);
 /* All options after plan, "a=1,b=2" in table order. */
 const char *kvl_planned_options(const struct kvl_planned *p);
 bool kvl_planned_raw_keys(const struct kvl_planned *p);
+/* Tokens of a chunk of its own prefill; 0: as many as the engine takes. */
+int32_t kvl_planned_chunk(const struct kvl_planned *p);
 /* Bytes of its tables and state after n_tok tokens, over a store of this type, if every layer asks for its rows and
  * none is shared with another session. */
 size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,

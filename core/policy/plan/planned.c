@@ -304,6 +304,10 @@ bool kvl_planned_raw_keys(const struct kvl_planned *p)
 {
     return p->raw_keys;
 }
+int32_t kvl_planned_chunk(const struct kvl_planned *p)
+{
+    return p->prefill_chunk_tok;
+}
 size_t kvl_planned_table_bytes(const struct kvl_planned *p, int32_t n_kv_heads,
                                enum kvl_kv_type type, int32_t n_tok)
 {
