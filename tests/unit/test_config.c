@@ -12,7 +12,8 @@
 #include <cmocka.h>
 
 #define KV_TYPES                                                                                   \
-    "f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, turboquant3"
+    "f32, f16, bf16, q8_0, q4_0, q8_0+hadamard, q4_0+hadamard, fp8_e4m3, turboquant4, "            \
+    "turboquant3, kivi4, kivi2"
 
 struct config_test {
     struct kvl_registry *registry;
