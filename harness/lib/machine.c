@@ -204,9 +204,13 @@ int64_t kvl_process_bytes(int64_t pid)
     return (int64_t)n * sysconf(_SC_PAGESIZE);
 }
 
+#ifndef __GLIBC_PREREQ /* another C library */
+#define __GLIBC_PREREQ(major, minor) 0
+#endif
+
 int64_t kvl_heap_bytes(void)
 {
-#if defined __GLIBC__ && __GLIBC_PREREQ(2, 33)
+#if __GLIBC_PREREQ(2, 33)
     struct mallinfo2 m = mallinfo2();
     return (int64_t)(m.uordblks + m.hblkhd);
 #else

@@ -5,7 +5,8 @@
  *   - it has `batch` sessions (kvl_sweep), or
  *   - what they own (compacted copies of methods that evict, contexts that a method read itself, tables)
  *     has grown to as much as the context has, 256 MiB at least, or the store by half of what the KV
- *     limit left: memory is bounded by the context, not by the number of cells.
+ *     limit left: memory is bounded by the context, not by the number of cells.  Tables that lie on a device
+ *     are not among it.
  * A session without memory waits for the next batch; only one that is alone in its batch fails.
  *
  * When a batch fails, one cannot tell whose failure it was: its cells run again apart, and the questions
