@@ -70,7 +70,7 @@ static void part_groups(const struct kvl_layout *l, enum kvl_kv_part part, uint8
 static void block_fill(const struct kvl_store *store, const struct kvl_table *t,
                        const struct kvl_layout *l, uint8_t *to, const int32_t *slot, int32_t n)
 {
-    struct kvl_kept from[256]; /* block_tok at most */
+    struct kvl_kept from[KVL_BLOCK_TOK_MAX];
     for (int part = 0; part < 3; part++) {
         if (l->part_off[part] == SIZE_MAX) continue;
         for (int32_t i = 0; i < n; i++)
@@ -92,7 +92,7 @@ int32_t kvl_seal_need(const struct kvl_store *store, const struct kvl_table *t, 
 void kvl_seal_lane(struct kvl_store *store, struct kvl_table *t, uint8_t ***fresh)
 {
     const struct kvl_layout *l = &store->layout;
-    int32_t slot[256], target = kvl_sealed_of(store, t->n_slots);
+    int32_t slot[KVL_BLOCK_TOK_MAX], target = kvl_sealed_of(store, t->n_slots);
     for (int32_t b = t->n_sealed; b < target; b++) {
         for (int32_t i = 0; i < l->block_tok; i++) slot[i] = (b << l->block_shift) + i;
         uint8_t *to = *(*fresh)++;
@@ -140,7 +140,7 @@ int kvl_seal_keep(struct kvl_store *store, struct kvl_table *t, int32_t n_gone, 
 {
     const struct kvl_layout *l = &store->layout;
     const int32_t *gone = store->scratch.ranks; /* slots: the lane is in order */
-    int32_t slot[256], have = kvl_blocks_for(l, t->n_slots), g = 0;
+    int32_t slot[KVL_BLOCK_TOK_MAX], have = kvl_blocks_for(l, t->n_slots), g = 0;
     const struct rebuild r = rebuild_plan(store, t, gone[0], t->n_slots - n_gone);
     KVL_TRY(rebuild_take(store, &r, err));
     uint8_t **fresh = store->scratch.blocks;

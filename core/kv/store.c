@@ -23,9 +23,10 @@ static int store_check_desc(const struct kvl_store_desc *d, struct kvl_err *err)
             return kvl_fail(err, KVL_EINVAL, "KV store: %s is %d, want 1 to %d", dims[i].name,
                             dims[i].value, STORE_MAX_DIM);
     int32_t b = d->block_tok;
-    if (b != 0 && (b < 8 || b > 256 || (b & (b - 1)) != 0))
+    if (b != 0 && (b < 8 || b > KVL_BLOCK_TOK_MAX || (b & (b - 1)) != 0))
         return kvl_fail(err, KVL_EINVAL,
-                        "KV store: block_tok is %d, want a power of two from 8 to 256", b);
+                        "KV store: block_tok is %d, want a power of two from 8 to %d", b,
+                        KVL_BLOCK_TOK_MAX);
     return kvl_kv_check(d->type, d->head_dim, err);
 }
 

@@ -10,6 +10,8 @@
 #include "lane.h"
 #include "pool.h"
 
+enum { KVL_BLOCK_TOK_MAX = 256 };
+
 struct kvl_table {
     uint8_t **blocks; /* [cap_blocks], of which those up to n_slots are there */
     int32_t cap_blocks;
