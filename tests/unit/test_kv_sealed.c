@@ -227,6 +227,32 @@ static void test_forks_and_evictions(void **state)
     }
 }
 
+/* A lane that loses its end has fewer sealed blocks: some are opened, long before the first slot that goes. */
+static void test_end_evicted(void **state)
+{
+    static const int32_t keep[] = { 319, 288, 170, 31 };
+    struct kvl_rng r;
+    (void)state;
+    kvl_rng_seed(&r, 5);
+    for (size_t i = 0; i < sizeof keep / sizeof *keep; i++) {
+        struct kvl_store *store = store_of(types[i % N_TYPES], 0);
+        struct model *m = kvl_alloc(1, sizeof *m);
+        struct kvl_seq *seq;
+        m->type = types[i % N_TYPES];
+        RIG_OK(&err, kvl_seq_create(store, &seq, &err));
+        add(seq, m, &r, 320);
+        assert_int_equal(m->lane[0].n_sealed, 5);
+        int32_t pos[LONGEST];
+        memcpy(pos, m->lane[0].pos, sizeof pos);
+        RIG_OK(&err, kvl_seq_keep(seq, 0, 0, pos, keep[i], &err));
+        model_keep(m, 0, pos, keep[i]);
+        compare(seq, m);
+        kvl_seq_destroy(seq);
+        kvl_store_destroy(store);
+        kvl_free(m);
+    }
+}
+
 /* What has no room leaves the sequence as it was; what cannot be is refused. */
 static void test_refused(void **state)
 {
@@ -433,9 +459,10 @@ static void test_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_appends),           cmocka_unit_test(test_forks_and_evictions),
-        cmocka_unit_test(test_refused),           cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_windows_and_pairs), cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_appends),     cmocka_unit_test(test_forks_and_evictions),
+        cmocka_unit_test(test_end_evicted), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_chunks),      cmocka_unit_test(test_windows_and_pairs),
+        cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
