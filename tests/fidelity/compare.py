@@ -338,7 +338,9 @@ def compare_model(name, arguments, program, work):
     models.write_gguf(path, shape, weight, name)
     theirs = Kvpress(models.transformers_model(shape, weight))
     theirs.given = {"vectors": models.random_vectors(os.path.join(work, "vectors.txt"), shape, seed),
-                    "gates": models.random_gates(os.path.join(work, "gates.txt"), shape, seed)}
+                    "gates": models.random_gates(os.path.join(work, "gates.txt"), shape, seed),
+                    "maps": models.random_networks(os.path.join(work, "maps"), shape, seed),
+                    "networks": models.random_networks(os.path.join(work, "networks"), shape, seed, 40)}
     contexts = [models.random_context(seed, n) for n in arguments.lengths]
     tallies, logits = [], []
     for ids in contexts:
