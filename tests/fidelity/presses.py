@@ -37,6 +37,7 @@ class Setting:
     # head_dim of each, "gates": one, "maps" and "networks": linear maps of hidden states, those with a hidden layer
     given: str = ""
     cuts_context: bool = False  # with steps: the press cuts the context, too
+    masks: bool = False  # with steps: the press masks tokens, as they leave a window
     by_ratio: bool = False  # with steps: the ratio in place of tokens is for kvlab (%s) and the press
 
 
@@ -325,6 +326,13 @@ SETTINGS = [
             lambda k, r: k.KVComposePress(compression_ratio=r, agg_group="max", agg_head="max",
                                           add_mean_across_heads=False),
             scope=ALL, attention="eager", count=nearly),
+    Setting("dms_decode(kvzap:weights=%s):threshold=0.1,window=32",
+            "DMSPress(KVzapPress(mlp), threshold=0.1, sliding_window_size=32, decoding=True)",
+            lambda k, _, networks: k.DMSPress(zap(k, 0, networks), 0.1, 32, True), least=40, given="networks",
+            steps=48, masks=True),
+    Setting("dms_decode(knorm):threshold=-4,window=20",
+            "DMSPress(KnormPress(), threshold=-4, sliding_window_size=20, decoding=True)",
+            lambda k, _: k.DMSPress(k.KnormPress(), -4, 20, True), least=40, steps=48, masks=True),
     decode("knorm", "KnormPress()", lambda k: k.KnormPress(), 40),
     decode("keydiff:block=0", "KeyDiffPress()", lambda k: k.KeyDiffPress(), 33),
     decode("curdkv", "CURPress()", lambda k: k.CURPress(), 40),

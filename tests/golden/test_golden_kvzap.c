@@ -3,8 +3,9 @@
 #include "golden/one_shot.h"
 #include "net_writer.h"
 
-extern const struct kvl_policy *const kvl_policy_kvzap, *const kvl_policy_dms,
-                                                            *const kvl_policy_decode;
+extern const struct kvl_policy *const kvl_policy_kvzap,
+    *const kvl_policy_dms, *const kvl_policy_dms_decode, *const kvl_policy_decode,
+                                                             *const kvl_policy_knorm;
 
 enum { N = 90, STEPS = 20, LAYERS = 2, KV = 2, EMBD = 64 };
 
@@ -223,6 +224,103 @@ static void test_a_threshold(void **state)
     nw_close(&w);
 }
 
+/* Tokens of a lane that are within the window, or not below a limit. */
+static int32_t above(const struct nw *w, int32_t layer, int32_t kv_head, int32_t n, int32_t window,
+                     double limit, int32_t *want)
+{
+    int32_t n_want = 0;
+    for (int32_t t = 0; t < n; t++)
+        if (t >= n - window || said(w, layer, kv_head, t) >= limit) want[n_want++] = t;
+    return n_want;
+}
+
+/* Every token is judged once, when it leaves the window.  What enters the first layer does not depend on what was
+ * dropped; of the second, tokens of the context. */
+static void test_a_threshold_while_decoding(void **state)
+{
+    static const int32_t windows[] = { 7, 20, 100 };
+    static struct nw w;
+    const struct kvl_policy *composed;
+    char options[64];
+    (void)state;
+    nw_open(&w, LAYERS, EMBD, 16, KV, "F32", 7);
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        int32_t window = windows[i], want[N + STEPS], pos[N + STEPS], dropped = 0;
+        snprintf(options, sizeof options, "threshold=0.5,window=%d", window);
+        struct rig_session rs = wrapped(kvl_policy_dms_decode, options, &w, 130, &composed);
+        float *logits = rig_logits(&shot.r, 1);
+        for (int32_t n = N; n <= N + STEPS; n++) {
+            if (n > N) rig_decode(&shot.r, &rs, shot.id + n - 1, 1, logits);
+            for (int32_t h = 0; h < KV; h++) {
+                int32_t n_want = above(&w, 0, h, n, window, .5, want);
+                rig_expect_kept(&rs, 0, h, want, n_want);
+                dropped += n - n_want;
+                n_want = above(&w, 1, h, n, window, .5, want);
+                int32_t n_kept = rig_kept(&rs, 1, h, pos);
+                for (int32_t k = 0; k < n_want && want[k] < N; k++)
+                    assert_true(k < n_kept && pos[k] == want[k]);
+            }
+        }
+        assert_true(dropped > 0);
+        kvl_free(logits);
+        rig_end(&rs);
+        kvl_policy_decompose(composed);
+    }
+    nw_close(&w);
+}
+
+/* By the budget: the answer is judged by what the context came to. */
+static void test_a_budget_while_decoding(void **state)
+{
+    const struct kvl_policy *composed;
+    double score[LAYERS * KV * N], limit[LAYERS];
+    struct rig_session rs;
+    int32_t pos[N + STEPS];
+    (void)state;
+    for (int32_t l = 0; l < LAYERS; l++) {
+        int32_t n = 0;
+        for (int32_t h = 0; h < KV; h++) {
+            float *k = shot_read(&shot, l, h, KVL_PART_K);
+            for (int32_t t = 0; t < N - 9; t++, n++) {
+                score[n] = 0;
+                for (int32_t c = 0; c < 16; c++) score[n] -= pow((double)k[t * 16 + c], 2);
+            }
+            kvl_free(k);
+        }
+        uint8_t mark[LAYERS * KV * N];
+        record_top(score, n, KV * (40 - 1 - 9), mark);
+        limit[l] = 0;
+        for (int32_t t = 0; t < n; t++)
+            if (mark[t]) limit[l] = fmin(limit[l], score[t]);
+    }
+    RIG_OK(&shot.r.err,
+           kvl_policy_compose(kvl_policy_dms_decode, kvl_policy_knorm, &composed, &shot.r.err));
+    rs = shot_policy(&shot, composed, "window=9,horizon=6", 46);
+    float *logits = rig_logits(&shot.r, STEPS);
+    rig_decode(&shot.r, &rs, shot.id + N, STEPS, logits);
+    int32_t dropped = 0;
+    for (int32_t lane = 0; lane < LAYERS * KV; lane++) {
+        int32_t n = rig_kept(&rs, lane / KV, lane % KV, pos);
+        float *k = rig_floats((size_t)n * 16);
+        RIG_OK(&shot.r.err, kvl_seq_read(kvl_session_seq(rs.s), lane / KV, lane % KV, KVL_PART_K, 0,
+                                         n, k, &shot.r.err));
+        for (int32_t t = n - 9; t < n; t++) assert_int_equal(pos[t], N + STEPS - n + t);
+        kvl_seq_positions(kvl_session_seq(rs.s), lane / KV, lane % KV, pos); /* as they lie */
+        for (int32_t t = 0; t < n; t++) {
+            double s = 0;
+            for (int32_t c = 0; c < 16; c++) s -= pow((double)k[t * 16 + c], 2);
+            assert_true(pos[t] >= N + STEPS - 9 || s >= limit[lane / KV] * (1 + 1e-5));
+        }
+        for (int32_t t = 0; t < n; t++) dropped -= pos[t] >= N;
+        dropped += STEPS;
+        kvl_free(k);
+    }
+    assert_true(dropped > 0);
+    kvl_free(logits);
+    rig_end(&rs);
+    kvl_policy_decompose(composed);
+}
+
 /* The best of the context and of what came behind it, whose scores are made at every step. */
 static void test_cuts_of_the_answer(void **state)
 {
@@ -338,6 +436,8 @@ int main(void)
         cmocka_unit_test(test_files_do_not_mix),
         cmocka_unit_test(test_without_networks),
         cmocka_unit_test(test_a_threshold),
+        cmocka_unit_test(test_a_threshold_while_decoding),
+        cmocka_unit_test(test_a_budget_while_decoding),
         cmocka_unit_test(test_cuts_of_the_answer),
         cmocka_unit_test(test_other_files),
         cmocka_unit_test(test_refused_when_loaded),
