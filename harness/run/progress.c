@@ -66,18 +66,16 @@ static void progress_rate_text(double per_s, char out[32])
         snprintf(out, 32, "  %.*f answers/min", per_s * 60.0 < 10.0, per_s * 60.0);
 }
 
-/* What was known a while ago, less that while. */
-static double progress_left_s(const struct kvl_progress *p, uint64_t now)
+double kvl_progress_left_s(const struct kvl_progress *p, uint64_t now)
 {
-    return p->t_known && !isnan(p->left_s)
-               ? fmax(p->left_s - (double)(now - p->t_known) * 1e-9, 0.0)
-               : p->left_s;
+    if (!p->t_known || !(p->left_s > 0.0)) return p->left_s;
+    return p->left_s * exp(-(double)(now - p->t_known) * 1e-9 / p->left_s);
 }
 
 /* The part that was known then, and what the time since then has made of the rest: amid a prefill of minutes it moves. */
 static double progress_part(const struct kvl_progress *p, uint64_t now)
 {
-    double left = progress_left_s(p, now);
+    double left = kvl_progress_left_s(p, now);
     return p->left_s > 0.0 ? 1.0 - (1.0 - p->part) * left / p->left_s : p->part;
 }
 
@@ -88,7 +86,7 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
     kvl_progress_time(elapsed, spent, sizeof spent);
-    kvl_progress_time(progress_left_s(p, now), left, sizeof left);
+    kvl_progress_time(kvl_progress_left_s(p, now), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
     if (p->tty) kvl_show_clear_line();

@@ -33,6 +33,9 @@ void kvl_progress_spent(struct kvl_progress *p);
 bool kvl_progress_due(const struct kvl_progress *p);
 /* So much of the work is done, 0 to 1, and the rest takes as long. */
 void kvl_progress_part(struct kvl_progress *p, double part);
+/* Seconds that are left at `now`, from what was known a while ago: less by that while at first, never none; a prefill
+ * that takes longer than all was to take is not at its end. */
+double kvl_progress_left_s(const struct kvl_progress *p, uint64_t now);
 
 void kvl_progress_begin(struct kvl_progress *p, bool quiet);
 /* Shows the line: on a terminal at most every 0.2 s, else every 10 s. */
