@@ -157,7 +157,7 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
         enum kvl_observer what = want->column[i].what;
         int32_t param = want->column[i].param;
         if (kvl_observer_set_has(have, what, param)) continue;
-        if (!kvl_observes_columns(what) || what == KVL_OBS_BLOCKS)
+        if (!kvl_observes_sums(what))
             return kvl_fail(err, KVL_EINVAL, "%s observes \"%s\" of %d, the engine does not",
                             planned->policy->name, kvl_observer_name(what), param);
         return kvl_fail(err, KVL_EINVAL,

@@ -84,7 +84,7 @@ static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
 }
 
 /* What the observers keep of a layer that a policy sees.  kvl_observers_add comes last: in the last layer it moves
- * n_seen on, from which the other two count. */
+ * n_seen on, from which the others count. */
 static int prefill_observe(const struct kvl_forward *f, int32_t layer, const float *lse)
 {
     struct kvl_engine *e = f->e;
@@ -93,6 +93,7 @@ static int prefill_observe(const struct kvl_forward *f, int32_t layer, const flo
     if (!s->obs) return KVL_OK;
     KVL_TRY(kvl_given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
     KVL_TRY(kvl_given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
+    KVL_TRY(kvl_observers_inputs(s, layer, f->n, f->err));
     return kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
 }
 
