@@ -127,7 +127,7 @@ static int costs_left_out(void *user, const struct bench_method_at *at, const ch
 /* All times of a token. */
 static void cost_scale(struct bench_method_cost *c, double by)
 {
-    double *ms[] = { &c->meta_ms,  &c->select_ms, &c->attend_ms,   &c->evict_ms,
+    double *ms[] = { &c->meta_ms,  &c->select_ms, &c->attend_ms,    &c->evict_ms,
                      &c->fetch_ms, &c->busy_ms,   &c->token_ms.mid, &c->full_ms };
     for (size_t i = 0; i < sizeof ms / sizeof ms[0]; i++) *ms[i] *= by;
 }
@@ -144,7 +144,8 @@ static int costs_level(struct bench *b, struct kvl_costs *costs, int32_t depth)
         for (size_t i = 0; i < costs->n; i++) {
             struct kvl_method_costs *m = &costs->method[i];
             struct bench_method_cost *c = m->n ? &m->at[m->n - 1] : NULL;
-            if (!c || m->depth[m->n - 1] != depth || m->budget_tok != b->config.budget_tok) continue;
+            if (!c || m->depth[m->n - 1] != depth || m->budget_tok != b->config.budget_tok)
+                continue;
             if (pass == 0)
                 full[n++] = c->full_ms;
             else
