@@ -98,11 +98,31 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     p->shown = true;
 }
 
-/* ---- amid a prefill -------------------------------------------------------------------------- */
+/* ---- amid a prefill, amid answers ------------------------------------------------------------ */
 
 void kvl_progress_name(struct kvl_progress *p, const char *what)
 {
     snprintf(p->what, sizeof p->what, "%s", what);
+}
+
+/* By the process that shows the line. */
+static void progress_say(struct kvl_progress *p, const char *what)
+{
+    if (!p->tell) {
+        kvl_progress_show(p, what);
+        return;
+    }
+    p->tell(what, p->tell_user);
+    p->t_shown = kvl_now_ns();
+}
+
+void kvl_progress_step(void *progress, int32_t step, int32_t most)
+{
+    struct kvl_progress *p = progress;
+    char what[192];
+    if (!kvl_progress_due(p)) return;
+    snprintf(what, sizeof what, "%s  token %d of at most %d", p->what, step, most);
+    progress_say(p, what);
 }
 
 static void progress_tick(int64_t done, int64_t all, void *user)
@@ -115,12 +135,7 @@ static void progress_tick(int64_t done, int64_t all, void *user)
     double per_s = (double)done / p->n_layers / ((double)(now - p->t_prefill) * 1e-9);
     snprintf(what, sizeof what, "%s  prefill %.0f %%  %.*f tok/s", p->what,
              100.0 * (double)done / (double)all, per_s < 10.0, per_s);
-    if (!p->tell) {
-        kvl_progress_show(p, what);
-        return;
-    }
-    p->tell(what, p->tell_user);
-    p->t_shown = now;
+    progress_say(p, what);
 }
 
 void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e)

@@ -45,6 +45,8 @@ void kvl_progress_name(struct kvl_progress *p, const char *what);
 /* Whenever the line is due amid a prefill of `e` it is shown, with how far that is and tokens per second.  `p` must
  * outlive the engine. */
 void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e);
+/* A step of answers, 1 to `most`: the line is shown where it is due, so that it moves amid long ones. */
+void kvl_progress_step(void *progress, int32_t step, int32_t most);
 /* Wipes the line from a terminal, so that other text can follow. */
 void kvl_progress_end(struct kvl_progress *p);
 /* "1:02:03" or "2:03"; "?" for NaN.  At least 32 bytes. */
