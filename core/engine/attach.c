@@ -188,10 +188,9 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         "device, or prefill: shared",
                         name);
     if (!planned->own_prefill && s->n_pos == 0)
-        return kvl_fail(err, KVL_EINVAL,
-                        "%s starts behind a context, this one is empty; want 1 token or more%s",
-                        name,
-                        planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
+        return kvl_fail(
+            err, KVL_EINVAL, "%s starts after a context, this one is empty; want 1 token or more%s",
+            name, planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
     KVL_TRY(kvl_planned_serves(planned, kvl_store_desc(s->engine->store)->type, err));
     if (s->engine->sinks && planned->own_prefill && planned->policy->prefill_mask)
         return kvl_fail(err, KVL_EINVAL,

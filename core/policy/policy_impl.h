@@ -158,8 +158,10 @@ int kvl_observers_blocks(const struct kvl_engine *e, const struct kvl_observers 
 /* The same of the complete context, its last block too: sums [n_heads][n_tok]. */
 int kvl_observed_blocks(struct kvl_session *s, int32_t i, int32_t layer, float *sums);
 
-/* KVL_OBS_INPUTS (observe_inputs.c): scores of what entered one layer with a chunk of n tokens, e->xn. */
-int kvl_observers_inputs(struct kvl_session *s, int32_t layer, int32_t n, struct kvl_err *err);
+/* KVL_OBS_INPUTS (observe_inputs.c): scores of what entered one layer with a chunk, rows first .. first + n - 1 of
+ * e->xn. */
+int kvl_observers_inputs(struct kvl_session *s, int32_t layer, int32_t first, int32_t n,
+                         struct kvl_err *err);
 /* Loads the scorers of a set that the engine does not have, and forgets where they came from. */
 int kvl_scorers_load(struct kvl_engine *e, struct kvl_observer_set *set, struct kvl_err *err);
 void kvl_scorers_free(struct kvl_engine *e);

@@ -320,7 +320,7 @@ static int tables_write_sets(const struct kvl_tables_made *t, FILE *out)
     const struct kvl_model_tables *m = t->all;
     fprintf(
         out,
-        "# filter layers, layers left dense at most: mean share that the layers behind them keep, "
+        "# filter layers, layers left dense at most: mean share that the layers after them keep, "
         "answer tokens of %lld\n# that stay what full attention makes them, with lists of %g of "
         "the context\n",
         (long long)m->n_answer, m->share);
@@ -343,7 +343,7 @@ static int tables_write_model(const struct kvl_tables_made *t, FILE *out)
             kvl_model_hash(t->model), kvl_model_name(t->model), kvl_build.version);
     tables_write_source(t, out);
     KVL_TRY(tables_write_sets(t, out));
-    fprintf(out, "# layer, then of itself and those behind it: attention kept with its list, as a "
+    fprintf(out, "# layer, then of itself and those after it: attention kept with its list, as a "
                  "share of that with their own\n");
     for (int32_t l = 0; l < sh->n_layers; l++) {
         fprintf(out, "kept %d", l);

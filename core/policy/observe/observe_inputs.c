@@ -108,7 +108,7 @@ static int scorer_run(const struct kvl_pctx *ctx, const struct kvl_loaded_scorer
 }
 
 /* The session has no policy yet, so the context is the model's. */
-static int inputs_of(struct kvl_session *s, int32_t column, int32_t layer, int32_t n,
+static int inputs_of(struct kvl_session *s, int32_t column, int32_t layer, int32_t first, int32_t n,
                      struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
@@ -116,12 +116,13 @@ static int inputs_of(struct kvl_session *s, int32_t column, int32_t layer, int32
     struct kvl_observers *o = s->obs;
     struct kvl_host host = { .session = s };
     struct kvl_pctx ctx = { .shape = sh, .ops = e->now, .err = err, .host = &host };
+    const float *x = e->xn + (size_t)first * (size_t)sh->n_embd;
     float *score, *to = o->columns[column].sum +
                         (size_t)layer * (size_t)sh->n_heads * (size_t)o->n_tok + o->n_seen;
     KVL_TRY(kvl_engine_wait(e, err));
     kvl_arena_reset(&e->scratch);
     KVL_TRY(kvl_scratch_get(&ctx, (size_t)sh->n_kv_heads * (size_t)n, &score));
-    KVL_TRY(scorer_run(&ctx, scorer_find(e, o->set.column[column].param), layer, e->xn, n, score));
+    KVL_TRY(scorer_run(&ctx, scorer_find(e, o->set.column[column].param), layer, x, n, score));
     for (int32_t h = 0; h < sh->n_kv_heads; h++) {
         size_t bytes = (size_t)n * sizeof *score;
         float *row = to + (size_t)h * (size_t)o->n_tok;
@@ -133,10 +134,12 @@ static int inputs_of(struct kvl_session *s, int32_t column, int32_t layer, int32
     return KVL_OK;
 }
 
-int kvl_observers_inputs(struct kvl_session *s, int32_t layer, int32_t n, struct kvl_err *err)
+int kvl_observers_inputs(struct kvl_session *s, int32_t layer, int32_t first, int32_t n,
+                         struct kvl_err *err)
 {
     for (int32_t i = 0; i < s->obs->set.n_columns; i++)
-        if (s->obs->set.column[i].what == KVL_OBS_INPUTS) KVL_TRY(inputs_of(s, i, layer, n, err));
+        if (s->obs->set.column[i].what == KVL_OBS_INPUTS)
+            KVL_TRY(inputs_of(s, i, layer, first, n, err));
     return KVL_OK;
 }
 
