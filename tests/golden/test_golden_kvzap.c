@@ -339,6 +339,8 @@ static void test_a_budget_while_decoding(void **state)
     RIG_OK(&shot.r.err,
            kvl_policy_compose(kvl_policy_dms_decode, kvl_policy_knorm, &composed, &shot.r.err));
     rs = shot_policy(&shot, composed, "window=9,horizon=6", 46);
+    for (int32_t l = 0; l < LAYERS; l++)
+        assert_int_equal(rig_kept(&rs, l, 0, pos) + rig_kept(&rs, l, 1, pos), KV * (40 - 1));
     float *logits = rig_logits(&shot.r, STEPS);
     rig_decode(&shot.r, &rs, shot.id + N, STEPS, logits);
     int32_t dropped = 0;
