@@ -267,6 +267,38 @@ static void test_a_threshold(void **state)
     nw_close(&w);
 }
 
+/* layerwise=false: tokens of all lanes compete. */
+static void test_a_threshold_of_all_layers(void **state)
+{
+    static struct nw w;
+    static double score[LAYERS * KV * (N - 12)];
+    static uint8_t mark[LAYERS * KV * (N - 12)];
+    const struct kvl_policy *const outer[] = { kvl_policy_dms, kvl_policy_dms_decode };
+    const struct kvl_policy *composed;
+    (void)state;
+    nw_open(&w, LAYERS, EMBD, 16, KV, "F32", 7);
+    for (int32_t i = 0; i < LAYERS * KV * (N - 12); i++) {
+        int32_t lane = i / (N - 12);
+        score[i] = said(&w, lane / KV, lane % KV, i % (N - 12));
+    }
+    for (int o = 0; o < 2; o++)
+        for (int32_t budget = 20; budget <= N + 1; budget += 71) {
+            record_top(score, LAYERS * KV * (N - 12), LAYERS * KV * (budget - 13), mark);
+            struct rig_session rs = wrapped(
+                outer[o], o ? "layerwise=false,window=12,horizon=0" : "layerwise=false,window=12",
+                &w, budget, &composed);
+            for (int32_t lane = 0; lane < LAYERS * KV; lane++) {
+                int32_t want[N], n = 0;
+                for (int32_t i = 0; i < N; i++)
+                    if (i >= N - 12 || mark[lane * (N - 12) + i]) want[n++] = i;
+                rig_expect_kept(&rs, lane / KV, lane % KV, want, n);
+            }
+            rig_end(&rs);
+            kvl_policy_decompose(composed);
+        }
+    nw_close(&w);
+}
+
 /* Tokens of a lane that are within the window, or not below a limit. */
 static int32_t above(const struct nw *w, int32_t layer, int32_t kv_head, int32_t n, int32_t window,
                      double limit, int32_t *want)
@@ -482,6 +514,7 @@ int main(void)
         cmocka_unit_test(test_layers_of_a_window),
         cmocka_unit_test(test_without_networks),
         cmocka_unit_test(test_a_threshold),
+        cmocka_unit_test(test_a_threshold_of_all_layers),
         cmocka_unit_test(test_a_threshold_while_decoding),
         cmocka_unit_test(test_a_budget_while_decoding),
         cmocka_unit_test(test_cuts_of_the_answer),
