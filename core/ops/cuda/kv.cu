@@ -10,7 +10,7 @@
 enum { KV_THREADS = 128 };
 /* Of a gather: enough under way for all that a bus of version 5 brings, 50 GB/s from pieces of any size on an H200, where
  * copies of as many pieces of 4 KiB reach 1.5 and those of 128 KiB 26 (one by one) and 46 (as a batch); more blocks take
- * memory's time from what runs beside it. */
+ * memory's time from what runs beside it.  tests/bench/bench_cuda_host says it of the device at hand. */
 enum { KV_GATHER_THREADS = 512, KV_GATHER_BLOCKS = 16, KV_GATHER_WORDS = 4 };
 
 /* The parts that a call writes. */
