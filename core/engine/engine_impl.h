@@ -23,8 +23,9 @@ struct kvl_repeat;
 /* Makes the repetitions that `set` asks for unless they are there; sets the time that they took. */
 int kvl_repeat_ready(struct kvl_session *s, const struct kvl_observer_set *set, uint64_t *ns,
                      struct kvl_err *err);
-/* n tokens of a repetition have attended in a layer: the engine holds their queries and inputs. */
-int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t layer, int32_t n);
+/* Rows first .. first + n - 1 of a repetition have attended in a layer: the engine holds their queries and inputs. */
+int kvl_repeat_layer(struct kvl_repeat *r, const struct kvl_session *s, int32_t layer,
+                     int32_t first, int32_t n);
 
 /* ---- resolve.c ---------------------------------------------------------------------------------- */
 

@@ -12,7 +12,6 @@
 #include "attend_host.h"
 #include "layer.h"
 #include "local.h"
-#include "prefill_mask.h"
 
 #include <math.h>
 #include <string.h>
@@ -35,94 +34,6 @@ static int check_later(const struct kvl_forward *f, const float *x, size_t n)
     const struct kvl_device *dev = f->e->dev;
     if (f->mode == KVL_DECODE || !dev->check_finite) return KVL_OK;
     return kvl_given(f, "check of a layer", dev->check_finite(x, n));
-}
-
-/* ---- attention of a prefill ------------------------------------------------------------ */
-
-/* A store that has no way of its own to a device's memory reads the rows itself.  Hooks see keys and values as they are
- * stored: then these are rounded where they lie. */
-static int append_rows(const struct kvl_forward *f, struct kvl_session *s, int32_t layer, int32_t i,
-                       int32_t n, bool seen)
-{
-    struct kvl_engine *e = f->e;
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
-    const float *raw = e->desc.raw_keys ? e->k_raw + at : NULL;
-    float *k = e->k + at, *v = e->v + at;
-    if (!e->dev->kv_put) KVL_TRY(kvl_engine_wait(e, f->err));
-    if (seen)
-        KVL_TRY(kvl_seq_append_rounding(s->seq, layer, n, e->pos + i, k, raw, v, f->err));
-    else
-        KVL_TRY(kvl_seq_append(s->seq, layer, n, e->pos + i, k, raw, v, f->err));
-    e->pending = true;
-    return KVL_OK;
-}
-
-/* The chunk's attention: e->att, and lse [n][n_heads] or NULL.  With sinks the result is merged with one more segment,
- * which has no value; the log-sum-exp that observers get is that of the merge. */
-static int prefill_rows(const struct kvl_forward *f, int32_t layer, float *lse)
-{
-    struct kvl_engine *e = f->e;
-    const struct kvl_shape *sh = &e->model->shape;
-    size_t heads = (size_t)f->n * (size_t)sh->n_heads;
-    struct kvl_attn_prefill_args a = { .out = e->att,
-                                       .lse = lse,
-                                       .q = e->q,
-                                       .lanes = e->lanes,
-                                       .n = f->n,
-                                       .n_heads = sh->n_heads,
-                                       .n_kv_heads = sh->n_kv_heads,
-                                       .head_dim = sh->head_dim,
-                                       .scale = e->scale,
-                                       .cap = e->cap,
-                                       .window = kvl_window_of(e, layer),
-                                       .bf16 = kvl_prefills_bf16(e) };
-    if (!e->sinks) return e->ops->attn_prefill(&a);
-    float *part = kvl_arena_get(&e->results, heads * (size_t)sh->head_dim, sizeof *part);
-    float *part_lse = kvl_arena_get(&e->results, heads, sizeof *part_lse);
-    if (!part || !part_lse) return KVL_ENOMEM;
-    a.out = part;
-    a.lse = part_lse;
-    KVL_TRY(e->ops->attn_prefill(&a));
-    const struct kvl_sunk sunk = { .out = e->att, .lse = lse, .part = part, .part_lse = part_lse };
-    return kvl_sinks_merge(e, &sunk, layer, f->n);
-}
-
-/* What the observers keep of a layer that a policy sees.  kvl_observers_add comes last: in the last layer it moves
- * n_seen on, from which the other two count. */
-static int prefill_observe(const struct kvl_forward *f, int32_t layer, const float *lse)
-{
-    struct kvl_engine *e = f->e;
-    struct kvl_session *s = e->row[0].s;
-    if (s->repeat) return kvl_given(f, "repetition", kvl_repeat_layer(s->repeat, s, layer, f->n));
-    if (!s->obs) return KVL_OK;
-    KVL_TRY(kvl_given(f, "moments", kvl_observers_moments(e, s->obs, layer, e->q_raw, f->n)));
-    KVL_TRY(kvl_given(f, "column sums", kvl_observers_sum(e, s->obs, layer, e->q, lse, f->n)));
-    return kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, e->q, lse, f->n));
-}
-
-/* A session under a policy is here only if the policy masks its own prefill. Layers of a window forget as they
- * go, so that a long context never lies in them whole. */
-static int attend_prefill(const struct kvl_forward *f, int32_t layer)
-{
-    struct kvl_engine *e = f->e;
-    struct kvl_session *s = e->row[0].s;
-    const struct kvl_shape *sh = &e->model->shape;
-    bool local = kvl_window_of(e, layer) > 0;
-    KVL_TRY(append_rows(f, s, layer, 0, f->n, false));
-    if (s->planned && !local) return kvl_prefill_masked(f, layer);
-    for (int32_t h = 0; h < sh->n_kv_heads; h++) e->lanes[h] = kvl_seq_lane(s->seq, layer, h);
-    float *lse = NULL;
-    if (s->obs || e->sinks) {
-        KVL_TRY(kvl_step_reset(e, f->err));
-        lse = kvl_arena_get(&e->results, (size_t)f->n * (size_t)sh->n_heads, sizeof *lse);
-        if (!lse) return kvl_fail(f->err, KVL_ENOMEM, "out of memory for attention");
-    }
-    KVL_TRY(kvl_given(f, "prefill attention", prefill_rows(f, layer, lse)));
-    if (!local) return prefill_observe(f, layer, lse);
-    kvl_local_forget(s, layer, e->pos[f->n - 1] + 1, true);
-    kvl_observers_pass(s, layer, f->n);
-    return KVL_OK;
 }
 
 /* ---- attention under a policy -------------------------------------------------------------------------- */
@@ -177,7 +88,7 @@ static int row_append(const struct kvl_forward *f, const struct kvl_row *row, in
     for (int32_t t = 0; s->planned && t < s->planned->p.n_tables; t++)
         kvl_row_table_append(s->host.table[t], layer, row->pos + 1);
     const struct kvl_policy *p = row_policy(f, row, layer);
-    KVL_TRY(append_rows(f, s, layer, i, 1, p && p->append));
+    KVL_TRY(kvl_append_rows(f, s, layer, i, 1, p && p->append));
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
 
@@ -501,7 +412,7 @@ static int run_layer(const struct kvl_forward *f, int32_t layer)
     if (e->stop && *e->stop) return kvl_fail(f->err, KVL_ESTOP, "stopped by a signal");
     KVL_TRY(kvl_layer_project(f, layer));
     if (!e->dev->discrete) KVL_TRY(rows_fit(f, layer));
-    KVL_TRY(f->mode == KVL_PREFILL ? attend_prefill(f, layer) : attend_policy(f, layer));
+    KVL_TRY(f->mode == KVL_PREFILL ? kvl_attend_prefill(f, layer) : attend_policy(f, layer));
     KVL_TRY(kvl_layer_finish(f, w));
     if (f->mode != KVL_DECODE) tick(e, f->n);
     size_t n = (size_t)f->n * (size_t)e->model->shape.n_embd;

@@ -1,26 +1,12 @@
 /* A context through the layers, chunk by chunk (here) or layer by layer (layerwise.c). */
 #include "forward.h"
 
-static bool prefill_seals(const struct kvl_session *s)
-{
-    return kvl_kv_seals(kvl_store_desc(s->engine->store)->type);
-}
-
-/* Tokens to the end of a block: the first of the next one seals another, and none of a chunk may read what an earlier one
- * read in 16 bits, or the lengths of chunks would change what is read. */
-static int32_t prefill_to_block(const struct kvl_session *s)
-{
-    int32_t block_tok = kvl_store_desc(s->engine->store)->block_tok;
-    return block_tok - s->n_pos % block_tok;
-}
-
 /* n_pos moves on only once a chunk has gone through all layers: hooks and observers count from it. */
 static int prefill_chunks(struct kvl_session *s, const struct kvl_prefill *p, struct kvl_err *err)
 {
     struct kvl_forward f = { .e = s->engine, .mode = KVL_PREFILL, .err = err };
     for (int32_t at = 0; at < p->n; at += f.n) {
         f.n = KVL_MIN(p->chunk, p->n - at);
-        if (prefill_seals(s)) f.n = KVL_MIN(f.n, prefill_to_block(s));
         kvl_rows_set(s, p->id + at, f.n);
         KVL_TRY(kvl_forward_rows(&f));
         s->n_pos += f.n;
@@ -35,22 +21,11 @@ static bool prefill_by_layer(const struct kvl_session *s)
     return s->engine->desc.prefill_kv_host && !s->repeat;
 }
 
-/* Chunks of one length that all end where a block ends, or before it: as prefill_to_block, where they cannot differ. */
-static int32_t prefill_even(const struct kvl_session *s, int32_t most)
-{
-    int32_t n = KVL_KV_GROUP;
-    if (s->n_pos % kvl_store_desc(s->engine->store)->block_tok != 0) return 1;
-    while (n > most) n /= 2;
-    return n;
-}
-
 /* Chunks of the policy's size, where it has one. */
 static int32_t prefill_step(const struct kvl_session *s, int32_t n)
 {
     int32_t own = s->planned ? s->planned->prefill_chunk_tok : 0;
-    int32_t most = own > 0 ? own : s->engine->desc.chunk_tok;
-    if (prefill_seals(s) && prefill_by_layer(s)) most = prefill_even(s, most);
-    return KVL_MIN(n, most);
+    return KVL_MIN(n, own > 0 ? own : s->engine->desc.chunk_tok);
 }
 
 /* Memory for all that the call will need, so that nothing runs short after the first chunk. */

@@ -1,5 +1,6 @@
 /* Rows of keys and values: against numpy (kv_vectors.py), bit for bit; the vector kernels and the definition in
  * double against the rows; what a type promises of any row. */
+#include "kv_row.h"
 #include "kv_rows.h"
 #include "ops_util.h"
 #include "ref/ref.h"
@@ -102,6 +103,30 @@ static void test_groups(void **state)
         }
         if (crc_of(y, t->n) != t->crc)
             fail_msg("%s, n %d, shape %d: read otherwise", kvl_kv_name(t->type).text, n, t->shape);
+    }
+}
+
+/* A group is written a row at a time; the definition goes channel by channel.  With numbers that are none, too, in
+ * channels of their own: what they touch, and nothing else, is none. */
+static void test_group_definition(void **state)
+{
+    enum { DIM = 96, N = KVL_KV_GROUP * DIM };
+    struct kvl_rng r;
+    (void)state;
+    kvl_rng_seed(&r, 11);
+    for (int round = 0; round < 64; round++) {
+        const enum kvl_kv_type type = round % 2 ? KVL_KV_KIVI4 : KVL_KV_KIVI2;
+        static float x[N];
+        uint8_t got[MOST * 4], want[MOST * 4];
+        for (int i = 0; i < N; i++) {
+            float size = i % DIM == 3 ? 65519 : i % DIM == 4 ? 0x1p-24f : i % DIM == 5 ? 0 : 1;
+            x[i] = (float)(kvl_rng_f64(&r) * 2 - 1) * size;
+        }
+        if (round > 8) x[kvl_rng_below(&r, N)] = round % 3 ? INFINITY : NAN;
+        if (round > 16) x[kvl_rng_below(&r, N)] = -INFINITY;
+        kvl_group_put(type, got, x, DIM);
+        kvl_kivi_group_put(type, want, x, DIM);
+        assert_memory_equal(got, want, KVL_KV_GROUP * kvl_kv_row_bytes(type, DIM));
     }
 }
 
@@ -262,10 +287,15 @@ static void test_bytes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numpy),    cmocka_unit_test(test_all_types),
-        cmocka_unit_test(test_kernels),  cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_distance), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bytes),    cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_all_types),
+        cmocka_unit_test(test_kernels),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_distance),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_group_definition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

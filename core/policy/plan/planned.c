@@ -284,20 +284,22 @@ const char *kvl_planned_options(const struct kvl_planned *p)
     return p->options.data;
 }
 /* Of types that seal: an eviction that moves sealed tokens quantises them once more, which once is what a method may
- * cost, and at every step would be the store's fault. */
+ * cost, and again and again would be the store's fault.  Whether an evict hook takes single tokens or many at once is
+ * not known here; that it may do so at any step is. */
 int kvl_planned_serves(const struct kvl_planned *p, enum kvl_kv_type type, struct kvl_err *err)
 {
     const char *what = NULL;
     if (!kvl_kv_seals(type)) return KVL_OK;
-    if (p->policy->evict) what = "evicts single tokens step by step";
+    if (p->policy->evict) what = "may evict at any step";
     if (p->own_prefill && p->policy->prefill_mask) what = "masks its own prefill";
     if (p->p.offloads) what = "keeps tokens in the host tier";
     if (!what) return KVL_OK;
     return kvl_fail(
         err, KVL_EINVAL,
-        "%s %s, which is not served of %s, whose keys are quantised %d tokens together; "
+        "%s %s, which is not served of %s, whose keys are quantised %d tokens together%s; "
         "want a kv_type whose rows stand alone (f16, q8_0, q4_0 ...)",
-        p->policy->name, what, kvl_kv_name(type).text, KVL_KV_GROUP);
+        p->policy->name, what, kvl_kv_name(type).text, KVL_KV_GROUP,
+        p->policy->evict ? ", and anew after every eviction" : "");
 }
 
 bool kvl_planned_raw_keys(const struct kvl_planned *p)
