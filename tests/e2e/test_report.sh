@@ -131,6 +131,9 @@ for form in "" "--summary" "--html waits.html"; do
     contains "waits of a token, report $form" '13\.0' waits
 done
 lacks "waits without a GPU" 'waits/tok' table
+for kind in cell speed; do
+    expect "waits in rows of kind $kind" 13 "$("$program" export waits.zst --kind $kind --format jsonl | jq -r 'select(.waits_per_tok) | .waits_per_tok' | sort -u)"
+done
 
 # Recall: the mean over the lanes in which oracle, at its smallest budget, attends half of the evidence or more;
 # in the fake log lane 0 always is one, lane 1 where oracle's share is; the best layer stands apart.
