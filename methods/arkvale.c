@@ -181,21 +181,36 @@ static int arkvale_tell(const struct kvl_pctx *ctx, const struct kvl_step *step,
     return KVL_OK;
 }
 
-/* page [n_lists][k]: of the pages behind the sink. */
+/* Room for score [n_lists][n], and page [n_lists][k] behind it: the host waits for both at once. */
+static int arkvale_room(const struct kvl_pctx *ctx, size_t n_scores, size_t n_pages, float **score,
+                        int32_t **page)
+{
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, n_scores + n_pages, sizeof **score, &room));
+    *score = room;
+    *page = (int32_t *)room + n_scores;
+    return KVL_OK;
+}
+
+/* page [n_lists][k]: of the pages behind the sink.  The cache is told scores, which the host then has too. */
 static int arkvale_best(const struct kvl_pctx *ctx, const float *score, int32_t n_lists, int32_t n,
                         int32_t k, int32_t *page)
 {
-    int32_t sink = ((const struct arkvale_opts *)ctx->opts)->sink;
+    const struct arkvale_opts *o = ctx->opts;
+    size_t n_scores = (size_t)n_lists * (size_t)n, n_best = (size_t)n_lists * (size_t)k;
     int rc = ctx->ops->topk(&(struct kvl_topk_args){ .index = page,
-                                                     .x = score + sink,
+                                                     .x = score + o->sink,
                                                      .x_stride = (size_t)n,
                                                      .n_rows = n_lists,
-                                                     .n = n - sink,
+                                                     .n = n - o->sink,
                                                      .k = k });
     if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a score is not a number (NaN)");
     KVL_TRY(rc);
-    KVL_TRY(kvl_look_at(ctx, page, (size_t)(n_lists * k), sizeof *page));
-    for (int32_t i = 0; i < n_lists * k; i++) page[i] += sink;
+    if (o->replace == KVL_REPLACE_SCORE)
+        KVL_TRY(kvl_look_at(ctx, score, n_scores + n_best, sizeof *score));
+    else
+        KVL_TRY(kvl_look_at(ctx, page, n_best, sizeof *page));
+    for (size_t i = 0; i < n_best; i++) page[i] += o->sink;
     return KVL_OK;
 }
 
@@ -211,8 +226,8 @@ static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     int32_t k = o->page_topks - o->sink - o->window;
     float *score;
     if (n_pages <= o->page_topks) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)n, &score));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * (size_t)k, &page));
+    KVL_TRY(
+        arkvale_room(ctx, (size_t)n_lists * (size_t)n, (size_t)n_lists * (size_t)k, &score, &page));
     struct kvl_table_bounds bounds = { .table = o->table,
                                        .layer = step->layer,
                                        .n_rows = n,
@@ -220,10 +235,10 @@ static int arkvale_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                                        .reduce = reduce,
                                        .bound = score };
     KVL_TRY(kvl_table_bounds(ctx, &bounds));
+    KVL_TRY(arkvale_best(ctx, score, n_lists, n, k, page));
     KVL_TRY(arkvale_tell(ctx, step, scope, score, n));
     KVL_TRY(kvl_sel_first(sel, scope, KVL_ALL_LISTS, o->sink * o->page_size));
     KVL_TRY(kvl_sel_recent(sel, scope, KVL_ALL_LISTS, step->pos + 1 - n * o->page_size));
-    KVL_TRY(arkvale_best(ctx, score, n_lists, n, k, page));
     for (int32_t l = 0; l < n_lists; l++, page += k)
         KVL_TRY(kvl_sel_pages(sel, scope, l, o->page_size, page, k));
     return KVL_OK;

@@ -113,7 +113,7 @@ static int fastgen_kind(const struct kvl_pctx *ctx, int32_t pos, int32_t id)
     return class & KVL_TOKEN_PUNCT ? FASTGEN_PUNCT : FASTGEN_LOCAL;
 }
 
-/* Scratch for n tokens of a lane. */
+/* Scratch for n tokens of a lane, or of several in a row. */
 struct fastgen_room {
     /* The first policy that keeps a token for what it is or has received; LOCAL: only being recent does. */
     uint8_t *level;
@@ -131,10 +131,10 @@ static int fastgen_room(const struct kvl_pctx *ctx, int32_t n, int32_t n_rows,
 }
 
 /* Levels of the n live tokens of a lane, at `pos` [n] (NULL: token i is at i), with `end` tokens of text.
- * Of those of no kind the most attended are FREQUENT, if wanted. */
+ * Of those of no kind the most attended are FREQUENT, if wanted: *k of them, which an operator puts into r->index. */
 static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t kv_head,
                           const int32_t *pos, int32_t n, int32_t end, bool frequent,
-                          const struct fastgen_room *r)
+                          const struct fastgen_room *r, int32_t *k)
 {
     const struct fastgen_opts *o = ctx->opts;
     const float *sum = kvl_table_column(rows, kv_head, FASTGEN_SUM);
@@ -146,11 +146,14 @@ static int fastgen_levels(const struct kvl_pctx *ctx, const struct kvl_rows *row
         r->score[i] = none ? sum[i] / (float)(end - (pos ? pos[i] : i)) : -1;
         n_free += none;
     }
-    int32_t k = (int32_t)ceil(fmin(o->r_f * end, n_free));
-    if (!frequent) return KVL_OK;
-    KVL_TRY(kvl_topk(ctx, r->score, 1, n, k, r->index));
+    *k = frequent ? (int32_t)ceil(fmin(o->r_f * end, n_free)) : 0;
+    return frequent ? kvl_topk(ctx, r->score, 1, n, *k, r->index) : KVL_OK;
+}
+
+/* They are there. */
+static void fastgen_frequent(const struct fastgen_room *r, int32_t k)
+{
     for (int32_t i = 0; i < k; i++) r->level[r->index[i]] = FASTGEN_FREQUENT;
-    return KVL_OK;
 }
 
 /* ---- Algorithm 1: the profile ------------------------------------------------------------------------- */
@@ -165,7 +168,7 @@ static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const stru
     struct kvl_rows rows;
     const float *sums;
     const int32_t *id;
-    int32_t n;
+    int32_t n, k;
     KVL_TRY(kvl_tokens(ctx, &id, &n));
     KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_COLUMNS, 0, &sums, &n));
     KVL_TRY(kvl_table_all(ctx, o->table, layer, &rows));
@@ -176,7 +179,8 @@ static int fastgen_profile(const struct kvl_pctx *ctx, int32_t layer, const stru
         const float *group = sums + (size_t)(h * ctx->shape->group) * (size_t)n;
         KVL_TRY(kvl_layer_scores(ctx, group, ctx->shape->group, n, KVL_REDUCE_SUM, sum));
         for (int32_t i = 0; i < n; i++) kind[i] = (float)fastgen_kind(ctx, i, id[i]);
-        KVL_TRY(fastgen_levels(ctx, &rows, h, NULL, n, n, true, r));
+        KVL_TRY(fastgen_levels(ctx, &rows, h, NULL, n, n, true, r, &k));
+        fastgen_frequent(r, k);
         kvl_nested_sizes(&sets, lane->size);
         if (o->recovery == FASTGEN_RENORM)
             KVL_TRY(kvl_nested_by_window(ctx, layer, h, &sets, o->rows, r->rows, lane->kept));
@@ -207,50 +211,79 @@ static int fastgen_prefilled(struct kvl_pctx *ctx, int32_t layer)
 
 /* ---- Algorithm 2: steps ------------------------------------------------------------------------------- */
 
-/* What the newest query gave to all that is live, and what kind of token it is. */
+/* What the newest query gave to all that is live. */
 static int fastgen_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                            const float *const *probs, const int32_t *n, const float *lse)
 {
     const struct fastgen_opts *o = ctx->opts;
-    int32_t group = ctx->shape->group, n_id;
-    struct kvl_rows rows;
-    const int32_t *id;
     (void)lse;
-    KVL_TRY(kvl_tokens(ctx, &id, &n_id));
-    KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        ((float *)kvl_table_column(&rows, h, FASTGEN_LEVEL))[n[h * group] - 1] =
-            (float)fastgen_kind(ctx, step->pos, id[step->pos]);
     return kvl_live_add(ctx, o->table, step->layer, false, probs, n, NULL);
 }
 
-/* A lane that does not keep everything; `end`: tokens of the text so far. */
-static int fastgen_cut(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t layer,
-                       int32_t kv_head, int32_t end, struct kvl_keep *keep)
-{
-    const struct fastgen_opts *o = ctx->opts;
-    int32_t policy = fastgen_lane(ctx, layer, kv_head)->chosen, n, n_kept = 0;
-    struct fastgen_room room;
+/* Of a lane that does not keep everything: its live tokens, what they are and have received, and how many are frequent. */
+struct fastgen_lane {
     const int32_t *live;
-    KVL_TRY(kvl_live(ctx, layer, kv_head, &live, &n));
-    KVL_TRY(fastgen_room(ctx, n, 0, &room));
-    KVL_TRY(fastgen_levels(ctx, rows, kv_head, live, n, end, policy >= FASTGEN_FREQUENT, &room));
-    for (int32_t i = 0; i < n; i++) {
-        bool local = policy == FASTGEN_LOCAL && live[i] >= end - o->local;
-        if (room.level[i] <= KVL_MIN(policy, FASTGEN_FREQUENT) || local)
-            room.index[n_kept++] = live[i];
-    }
-    return kvl_keep_tokens(keep, kv_head, room.index, n_kept);
+    int32_t n, n_frequent;
+    struct fastgen_room room;
+};
+
+/* What kinds of token have come since the prompt is noted here, where the host has the table. */
+static int fastgen_rank(const struct kvl_pctx *ctx, const struct kvl_rows *rows, int32_t layer,
+                        int32_t kv_head, int32_t end, struct fastgen_lane *l)
+{
+    bool frequent = fastgen_lane(ctx, layer, kv_head)->chosen >= FASTGEN_FREQUENT;
+    float *kind = kvl_table_column(rows, kv_head, FASTGEN_LEVEL);
+    const int32_t *id;
+    int32_t n_id;
+    KVL_TRY(kvl_tokens(ctx, &id, &n_id));
+    KVL_TRY(kvl_live(ctx, layer, kv_head, &l->live, &l->n));
+    for (int32_t i = l->n - 1; i >= 0 && l->live[i] >= ctx->context_tok; i--)
+        kind[i] = (float)fastgen_kind(ctx, l->live[i], id[l->live[i]]);
+    return fastgen_levels(ctx, rows, kv_head, l->live, l->n, end, frequent, &l->room,
+                          &l->n_frequent);
 }
 
+static int fastgen_cut(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, int32_t end,
+                       const struct fastgen_lane *l, struct kvl_keep *keep)
+{
+    const struct fastgen_opts *o = ctx->opts;
+    int32_t policy = fastgen_lane(ctx, layer, kv_head)->chosen, n_kept = 0, *kept;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)l->n, &kept));
+    fastgen_frequent(&l->room, l->n_frequent);
+    for (int32_t i = 0; i < l->n; i++) {
+        bool local = policy == FASTGEN_LOCAL && l->live[i] >= end - o->local;
+        if (l->room.level[i] <= KVL_MIN(policy, FASTGEN_FREQUENT) || local)
+            kept[n_kept++] = l->live[i];
+    }
+    return kvl_keep_tokens(keep, kv_head, kept, n_kept);
+}
+
+/* Waits for the table, then for what is frequent in any of the lanes. */
 static int fastgen_evict(struct kvl_pctx *ctx, const struct kvl_step *step, struct kvl_keep *keep)
 {
     const struct fastgen_opts *o = ctx->opts;
+    int32_t n_kv = ctx->shape->n_kv_heads, end = step->pos + step->n_tok, most = 0, n, *index;
+    struct fastgen_lane *lane;
     struct kvl_rows rows;
+    const int32_t *live;
+    void *room;
+    for (int32_t h = 0; h < n_kv; h++, most = KVL_MAX(most, n))
+        KVL_TRY(kvl_live(ctx, step->layer, h, &live, &n));
     KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &rows));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+    KVL_TRY(kvl_scratch_items(ctx, (size_t)n_kv, sizeof *lane, &room));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)most, &index));
+    KVL_TRY(kvl_look_at(ctx, index, 0, sizeof *index));
+    lane = room;
+    for (int32_t h = 0; h < n_kv; h++) {
+        if (fastgen_lane(ctx, step->layer, h)->chosen == FASTGEN_FULL) continue;
+        KVL_TRY(fastgen_room(ctx, most, 0, &lane[h].room));
+        lane[h].room.index = index + (size_t)h * (size_t)most;
+        KVL_TRY(fastgen_rank(ctx, &rows, step->layer, h, end, &lane[h]));
+    }
+    KVL_TRY(kvl_look_at(ctx, index, (size_t)n_kv * (size_t)most, sizeof *index));
+    for (int32_t h = 0; h < n_kv; h++)
         if (fastgen_lane(ctx, step->layer, h)->chosen != FASTGEN_FULL)
-            KVL_TRY(fastgen_cut(ctx, &rows, step->layer, h, step->pos + step->n_tok, keep));
+            KVL_TRY(fastgen_cut(ctx, step->layer, h, end, &lane[h], keep));
     return KVL_OK;
 }
 
@@ -288,7 +321,7 @@ static const struct kvl_policy fastgen = {
         "division and a top-k of it. Once two column sums over all queries, shared, and a top-k of "
         "n per kv head. Memory: 8 bytes per live token and kv head.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_TOKENS | KVL_CAP_RAGGED,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_TOKENS | KVL_CAP_RAGGED | KVL_CAP_ASYNC,
     .opts = fastgen_options,
     .opts_size = sizeof(struct fastgen_opts),
     .min_budget = fastgen_min_budget,

@@ -85,28 +85,39 @@ static float *h2o_sim_rows(const struct kvl_rows *rows, int32_t kv_head)
     return kvl_table_row_out(rows, kv_head, 0);
 }
 
-/* Scores of the first n tokens, reduced over the query heads: score [n]. */
-static int h2o_sim_scores(const struct kvl_pctx *ctx, const float *rows, int32_t n, float *score)
+/* Scores of n tokens of every kv head, reduced over its query heads: the first ones, or those of item [n_kv_heads][n].  And
+ * the k best by them, *best [n_kv_heads][k] behind *score [n_kv_heads][n] in one piece: of all heads at once, so that the
+ * host waits once. */
+static int h2o_sim_best(const struct kvl_pctx *ctx, const struct kvl_rows *table,
+                        const int32_t *item, int32_t n, int32_t k, float **score, int32_t **best)
 {
     const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = (size_t)ctx->shape->group, count = (size_t)n;
+    size_t group = (size_t)ctx->shape->group, n_kv = (size_t)ctx->shape->n_kv_heads;
+    size_t count = (size_t)n, words = n_kv * (count + (size_t)k);
     float *each;
-    KVL_TRY(kvl_scratch_get(ctx, group * count, &each));
-    for (size_t i = 0; i < count; i++)
-        for (size_t g = 0; g < group; g++) each[g * count + i] = rows[i * (group + 1) + g];
-    return kvl_layer_scores(ctx, each, (int32_t)group, n, h2o_sim_reduces[o->reduce], score);
+    KVL_TRY(kvl_scratch_get(ctx, n_kv * group * count, &each));
+    KVL_TRY(kvl_scratch_get(ctx, words, score));
+    *best = (int32_t *)(void *)(*score + n_kv * count);
+    for (size_t h = 0; h < n_kv; h++) {
+        const float *rows = h2o_sim_rows(table, (int32_t)h);
+        for (size_t i = 0; i < count; i++) {
+            size_t at = item ? (size_t)item[h * count + i] : i;
+            for (size_t g = 0; g < group; g++)
+                each[(h * group + g) * count + i] = rows[at * (group + 1) + g];
+        }
+    }
+    KVL_TRY(kvl_group_scores(ctx, each, n, h2o_sim_reduces[o->reduce], *score));
+    KVL_TRY(kvl_topk(ctx, *score, ctx->shape->n_kv_heads, n, k, *best));
+    return kvl_look_at(ctx, *score, words, sizeof **score);
 }
 
 /* Marks the k best of the first n tokens and no other of the first n_tok; scores of the unmarked among
  * the first n become zero where the variant says so. */
-static int h2o_sim_choose(const struct kvl_pctx *ctx, const float *score, float *rows, int32_t n,
-                          int32_t k, int32_t n_tok)
+static void h2o_sim_choose(const struct kvl_pctx *ctx, const int32_t *best, float *rows, int32_t n,
+                           int32_t k, int32_t n_tok)
 {
     const struct h2o_sim_opts *o = ctx->opts;
     size_t group = (size_t)ctx->shape->group;
-    int32_t *best;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &best));
-    KVL_TRY(kvl_topk(ctx, score, 1, n, k, best));
     for (int32_t i = 0, j = 0; i < n_tok; i++) {
         float *row = rows + (size_t)i * (group + 1);
         bool chosen = j < k && best[j] == i, forgotten = o->variant == H2O_SIM_MASK && i < n;
@@ -114,7 +125,6 @@ static int h2o_sim_choose(const struct kvl_pctx *ctx, const float *score, float 
         j += chosen;
         if (!chosen && forgotten) memset(row, 0, group * sizeof *row);
     }
-    return KVL_OK;
 }
 
 /* LlamaAttention_heavy_hitter.forward(): the masks of the step after this one, or after the context. */
@@ -124,18 +134,16 @@ static int h2o_sim_masks(const struct kvl_pctx *ctx, const struct kvl_step *step
     const struct h2o_sim_opts *o = ctx->opts;
     bool band = o->variant == H2O_SIM_MASK;
     int32_t n_tok = step->pos + 1, n = band ? n_tok - o->recent : n_tok;
+    int32_t k = KVL_MIN(o->heavy, n), *best;
     float *score;
     if (band && n_tok <= o->heavy + o->recent) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)n, &score));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(h2o_sim_scores(ctx, h2o_sim_rows(table, h), n, score + (size_t)h * (size_t)n));
+    KVL_TRY(h2o_sim_best(ctx, table, NULL, n, k, &score, &best));
     struct kvl_scored scored = {
         .scope = KVL_SCOPE_KV_HEAD, .unit_tok = 1, .n = n, .score = score
     };
     if (kvl_tap_listens(ctx)) KVL_TRY(kvl_tap_scores(ctx, step, &scored));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(h2o_sim_choose(ctx, score + (size_t)h * (size_t)n, h2o_sim_rows(table, h), n,
-                               KVL_MIN(o->heavy, n), n_tok));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++, best += k)
+        h2o_sim_choose(ctx, best, h2o_sim_rows(table, h), n, k, n_tok);
     return KVL_OK;
 }
 
@@ -156,29 +164,27 @@ static int h2o_sim_prefilled(struct kvl_pctx *ctx, int32_t layer)
 }
 
 /* The same where the step before took the scores of all that it did not choose: only what it chose has one, and the
- * token that leaves the window, which are the n items, and all but one of them are chosen now.  Not *done where scores of 0
- * are: there the first tokens count, whichever they are. */
-static int h2o_sim_again(const struct kvl_pctx *ctx, float *rows, const int32_t *item, int32_t n,
-                         bool *done)
+ * token that leaves the window, which are the n items of a head, item [n_kv_heads][n], and all but one of them are chosen
+ * now.  Not *done where scores of 0 are: there the first tokens count, whichever they are. */
+static int h2o_sim_again(const struct kvl_pctx *ctx, const struct kvl_rows *table,
+                         const int32_t *item, int32_t n, bool *done)
 {
-    const struct h2o_sim_opts *o = ctx->opts;
-    size_t group = (size_t)ctx->shape->group, count = (size_t)n;
-    int32_t *best, left = 0;
-    float *each, *score;
-    KVL_TRY(kvl_scratch_get(ctx, group * count, &each));
-    KVL_TRY(kvl_scratch_get(ctx, count, &score));
-    KVL_TRY(kvl_scratch_get(ctx, count, &best));
-    for (size_t i = 0; i < count; i++)
-        for (size_t g = 0; g < group; g++)
-            each[g * count + i] = rows[(size_t)item[i] * (group + 1) + g];
-    KVL_TRY(kvl_layer_scores(ctx, each, (int32_t)group, n, h2o_sim_reduces[o->reduce], score));
-    KVL_TRY(kvl_topk(ctx, score, 1, n, n - 1, best));
-    while (left < n - 1 && best[left] == left) left++;
+    int32_t n_kv = ctx->shape->n_kv_heads, *best, *left;
+    size_t group = (size_t)ctx->shape->group;
+    float *score;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv, &left));
+    KVL_TRY(h2o_sim_best(ctx, table, item, n, n - 1, &score, &best));
     *done = true;
-    for (int32_t i = 0; i < n; i++) *done = *done && (i == left || score[i] > 0);
-    for (int32_t i = 0; *done && i < n; i++)
-        rows[(size_t)item[i] * (group + 1) + group] = i == left ? 0.0f : 1.0f;
-    if (*done) memset(rows + (size_t)item[left] * (group + 1), 0, group * sizeof *rows);
+    for (int32_t h = 0; h < n_kv; h++, best += n - 1, score += n) {
+        for (left[h] = 0; left[h] < n - 1 && best[left[h]] == left[h];) left[h]++;
+        for (int32_t i = 0; i < n; i++) *done = *done && (i == left[h] || score[i] > 0);
+    }
+    for (int32_t h = 0; *done && h < n_kv; h++, item += n) {
+        float *rows = h2o_sim_rows(table, h);
+        for (int32_t i = 0; i < n; i++)
+            rows[(size_t)item[i] * (group + 1) + group] = i == left[h] ? 0.0f : 1.0f;
+        memset(rows + (size_t)item[left[h]] * (group + 1), 0, group * sizeof *rows);
+    }
     return KVL_OK;
 }
 
@@ -210,6 +216,8 @@ static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)q;
     KVL_TRY(kvl_table_all(ctx, o->table, step->layer,
                           &table)); /* once: every call is counted as read */
+    /* At the table, which the host alone writes: waits for nothing that operators do. */
+    KVL_TRY(kvl_look_at(ctx, table.part[0].data, 0, 1));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(h2o_sim_list(ctx, h2o_sim_rows(&table, h), step->pos, &list, &n));
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, list, n));
@@ -224,12 +232,14 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
     size_t group = (size_t)ctx->shape->group;
     bool done = step->pos > o->heavy + o->recent && !kvl_tap_listens(ctx);
     int32_t leaves = step->pos - o->recent;
+    int32_t *list, *item, n_read, n_items = o->heavy + 1;
     struct kvl_rows table;
-    int32_t *list, n_read;
     (void)n;
     (void)lse;
     if (o->variant == H2O_SIM_LM_EVAL) return KVL_OK;
     KVL_TRY(kvl_table_all(ctx, o->table, step->layer, &table));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(ctx->shape->n_kv_heads * n_items), &item));
+    KVL_TRY(kvl_look(ctx)); /* at the weights */
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         float *rows = h2o_sim_rows(&table, h);
         KVL_TRY(h2o_sim_list(ctx, rows, step->pos, &list, &n_read));
@@ -240,8 +250,9 @@ static int h2o_sim_observe(struct kvl_pctx *ctx, const struct kvl_step *step,
                (o->heavy == 0 || list[o->heavy - 1] < leaves);
         if (!done) continue;
         list[o->heavy] = leaves; /* its place is that of the window */
-        KVL_TRY(h2o_sim_again(ctx, rows, list, o->heavy + 1, &done));
+        memcpy(item + h * n_items, list, (size_t)n_items * sizeof *list);
     }
+    if (done) KVL_TRY(h2o_sim_again(ctx, &table, item, n_items, &done));
     return done ? KVL_OK : h2o_sim_masks(ctx, step, &table);
 }
 
@@ -265,7 +276,7 @@ static const struct kvl_policy h2o_sim = {
         "taken; it saves no memory and is not meant to. Once the second pass of column sums, "
         "shared. Memory: a float per position and query head, and one per position and kv head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ASYNC,
     .opts = h2o_sim_options,
     .opts_size = sizeof(struct h2o_sim_opts),
     .min_budget = h2o_sim_min_budget,

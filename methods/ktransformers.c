@@ -128,7 +128,8 @@ static const struct kvl_policy ktransformers = {
         "preselect 128 queries over n keys for each of H heads. Memory: d floats (QUEST and MAX 2 "
         "d of the cache's type, DYNAMIC H / K d) per block and kv head of the layers that select.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS,
+    .caps =
+        KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_SHARES_META | KVL_CAP_OFFLOADS | KVL_CAP_ASYNC,
     .opts = kt_options,
     .opts_size = sizeof(struct kvl_blocks),
     .min_budget = kvl_blocks_min_budget,

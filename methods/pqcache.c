@@ -107,8 +107,9 @@ static int32_t pqcache_first(const struct kvl_pctx *ctx)
     return KVL_MIN(PQ_SKIP, ctx->context_tok / 2);
 }
 
-/* The same for all pieces of n keys. */
-static int pqcache_kmeans(const struct kvl_pctx *ctx, int32_t n, struct kvl_kmeans_args *out)
+/* The same for all pieces of n keys, of which n_lanes lanes get codes of their own. */
+static int pqcache_kmeans(const struct kvl_pctx *ctx, int32_t n, int32_t n_lanes,
+                          struct kvl_kmeans_args *out)
 {
     const struct pqcache_opts *o = ctx->opts;
     size_t clusters = (size_t)1 << o->n_subbits, dim = (size_t)ctx->shape->head_dim;
@@ -116,21 +117,21 @@ static int pqcache_kmeans(const struct kvl_pctx *ctx, int32_t n, struct kvl_kmea
                                      .dim = ctx->shape->head_dim / o->n_subvec,
                                      .n_clusters = KVL_MIN(1 << o->n_subbits,
                                                            ctx->context_tok - pqcache_first(ctx)) };
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &out->assign));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(n_lanes * o->n_subvec) * (size_t)n, &out->assign));
     KVL_TRY(kvl_scratch_get(ctx, clusters, &out->count));
     return kvl_scratch_get(ctx, KVL_KMEANS_TILE * (clusters + dim) + 2 * clusters + (size_t)n,
                            &out->work);
 }
 
-/* Codes of the keys, stride floats apart, into rows of the lane's codes; before, where first >= 0, max_iter
- * rounds form the centroids of those from key `first` on. */
+/* Codes of the keys, stride floats apart, to assign [n_subvec][n]; before, where first >= 0, max_iter rounds form the
+ * centroids of those from key `first` on.  Else these are only read. */
 static int pqcache_encode(const struct kvl_pctx *ctx, const struct kvl_kmeans_args *piece,
-                          float *centroids, uint8_t *codes, const float *keys, size_t stride,
-                          int32_t first)
+                          float *centroids, const float *keys, size_t stride, int32_t first)
 {
     const struct pqcache_opts *o = ctx->opts;
     for (int32_t s = 0; s < o->n_subvec; s++) {
         struct kvl_kmeans_args a = *piece;
+        a.assign += (size_t)s * (size_t)a.n;
         a.centroid = centroids + (size_t)(s * a.dim << o->n_subbits);
         a.x = keys + s * a.dim;
         a.x_stride = stride;
@@ -140,10 +141,18 @@ static int pqcache_encode(const struct kvl_pctx *ctx, const struct kvl_kmeans_ar
         form.n_iter = o->max_iter;
         if (first >= 0) KVL_TRY(ctx->ops->kmeans(&form));
         KVL_TRY(ctx->ops->kmeans(&a));
-        for (int32_t i = 0; i < a.n; i++)
-            codes[(size_t)i * (size_t)o->n_subvec + (size_t)s] = (uint8_t)a.assign[i];
     }
     return KVL_OK;
+}
+
+/* They are there, and go into rows of a lane. */
+static void pqcache_write(const struct pqcache_opts *o, const struct kvl_kmeans_args *piece,
+                          uint8_t *codes)
+{
+    const int32_t *assign = piece->assign;
+    for (int32_t s = 0; s < o->n_subvec; s++)
+        for (int32_t i = 0; i < piece->n; i++)
+            codes[(size_t)i * (size_t)o->n_subvec + (size_t)s] = (uint8_t)*assign++;
 }
 
 static int pqcache_prefilled(struct kvl_pctx *ctx, int32_t layer)
@@ -157,36 +166,39 @@ static int pqcache_prefilled(struct kvl_pctx *ctx, int32_t layer)
     if (n == 0) return KVL_OK;
     KVL_TRY(kvl_table_write(ctx, o->codes, layer, 0, &codes));
     KVL_TRY(kvl_table_write(ctx, o->centroids, layer, 0, &centroids));
-    KVL_TRY(pqcache_kmeans(ctx, n, &piece));
+    KVL_TRY(pqcache_kmeans(ctx, n, 1, &piece));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n * dim, &keys));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(kvl_read_key_span(ctx, layer, h, 0, n, false, keys));
-        KVL_TRY(pqcache_encode(ctx, &piece, kvl_table_row_out(&centroids, h, 0),
-                               kvl_table_row_out(&codes, h, 0), keys, dim, pqcache_first(ctx)));
+        KVL_TRY(pqcache_encode(ctx, &piece, kvl_table_row_out(&centroids, h, 0), keys, dim,
+                               pqcache_first(ctx)));
+        pqcache_write(o, &piece, kvl_table_row_out(&codes, h, 0));
     }
     return KVL_OK;
 }
 
-/* predict_index_gpu(): decoded tokens. */
+/* predict_index_gpu(): decoded tokens.  Of all lanes the codes are found before the host waits for them. */
 static int pqcache_append(struct kvl_pctx *ctx, const struct kvl_step *step, const float *k,
                           const float *v)
 {
     const struct pqcache_opts *o = ctx->opts;
-    size_t dim = (size_t)ctx->shape->head_dim, n_copy = dim << o->n_subbits;
+    size_t dim = (size_t)ctx->shape->head_dim, n_kv = (size_t)ctx->shape->n_kv_heads;
+    size_t n_codes = (size_t)(step->n_tok * o->n_subvec);
     struct kvl_rows codes, centroids;
-    struct kvl_kmeans_args piece;
-    float *copy;
+    struct kvl_kmeans_args all, piece;
     (void)v;
     if (ctx->context_tok == 0) return KVL_OK;
     KVL_TRY(kvl_table_write(ctx, o->codes, step->layer, step->pos, &codes));
-    KVL_TRY(kvl_table_peek(ctx, o->centroids, step->layer, 1, &centroids));
-    KVL_TRY(pqcache_kmeans(ctx, step->n_tok, &piece));
-    KVL_TRY(kvl_scratch_get(ctx, n_copy, &copy)); /* the operator may write them */
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
-        memcpy(copy, kvl_table_row(&centroids, h, 0), n_copy * sizeof *copy);
-        KVL_TRY(pqcache_encode(ctx, &piece, copy, kvl_table_row_out(&codes, h, 0),
-                               k + (size_t)h * dim, (size_t)ctx->shape->n_kv_heads * dim, -1));
+    KVL_TRY(kvl_table_operand(ctx, o->centroids, step->layer, 1, &centroids));
+    KVL_TRY(pqcache_kmeans(ctx, step->n_tok, ctx->shape->n_kv_heads, &all));
+    piece = all;
+    for (size_t h = 0; h < n_kv; h++, piece.assign += n_codes) {
+        float *centroid = (float *)(uintptr_t)kvl_table_row(&centroids, (int32_t)h, 0);
+        KVL_TRY(pqcache_encode(ctx, &piece, centroid, k + h * dim, n_kv * dim, -1));
     }
+    KVL_TRY(kvl_look_at(ctx, all.assign, n_kv * n_codes, sizeof *all.assign));
+    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++, all.assign += n_codes)
+        pqcache_write(o, &all, kvl_table_row_out(&codes, h, 0));
     return KVL_OK;
 }
 
@@ -271,6 +283,7 @@ static int pqcache_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     };
     KVL_TRY(kvl_tap_scores(ctx, step, &scored));
     KVL_TRY(kvl_topk(ctx, sum, n_lanes, n, k, best));
+    KVL_TRY(kvl_look_at(ctx, best, (size_t)(n_lanes * k), sizeof *best));
     for (int32_t i = 0; i < n_lanes * k; i++) best[i] += o->sink_size;
     KVL_TRY(kvl_sel_first(sel, lane, KVL_ALL_LISTS, o->sink_size));
     KVL_TRY(kvl_sel_recent(sel, lane, KVL_ALL_LISTS, o->recent_size + 1));
@@ -303,7 +316,7 @@ static const struct kvl_policy pqcache = {
         "2^n_subbits d products per kv head. Memory: n_subvec bytes per token and kv head, "
         "2^n_subbits d floats per lane.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_OFFLOADS | KVL_CAP_SHARES_META | KVL_CAP_ASYNC,
     .opts = pqcache_options,
     .opts_size = sizeof(struct pqcache_opts),
     .min_budget = pqcache_min_budget,

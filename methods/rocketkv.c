@@ -185,6 +185,7 @@ static int rocket_put(const struct kvl_pctx *ctx, int32_t layer, int32_t newest,
     const int32_t *pos;
     int32_t n;
     if (!all && rocket_count(ctx, newest) % o->page != 0) return KVL_OK;
+    if (rocket_filters(ctx)) KVL_TRY(kvl_look(ctx)); /* the host reads the list */
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(rocket_tokens(ctx, layer, h, newest, &pos, &n));
         int32_t n_pages = n / o->page, first = all ? 0 : n_pages - 1;
@@ -225,16 +226,26 @@ static int rocket_shares(const struct kvl_pctx *ctx, int32_t layer, const float 
     return kvl_group_scores(ctx, score, n_pages, KVL_REDUCE_MEAN, *share);
 }
 
-/* The best pages of a lane whose n tokens are pos, and from the newest page on; share NULL: all of them. */
+/* Of the shares of all lanes the best pages, *page [n_kv_heads][pages but the newest]: chosen at once, waited for once. */
+static int rocket_best(const struct kvl_pctx *ctx, const float *share, int32_t n_pages,
+                       int32_t **page)
+{
+    int32_t k = rocket_pages(ctx->opts) - 1, n_kv = ctx->shape->n_kv_heads;
+    size_t n = (size_t)n_kv * (size_t)k;
+    KVL_TRY(kvl_scratch_get(ctx, n, page));
+    KVL_TRY(kvl_topk(ctx, share, n_kv, n_pages, k, *page));
+    return kvl_look_at(ctx, *page, n, sizeof **page);
+}
+
+/* The pages of a lane whose n tokens are pos, and from the newest page on; page NULL: all of them. */
 static int rocket_list(const struct kvl_pctx *ctx, struct kvl_sel *sel, int32_t kv_head,
-                       const int32_t *pos, int32_t n, const float *share, int32_t n_pages)
+                       const int32_t *pos, int32_t n, const int32_t *page, int32_t n_pages)
 {
     const struct rocket_opts *o = ctx->opts;
-    int32_t m = 0, k = rocket_pages(o) - 1, *page, *list;
-    if (!share) return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, pos, n);
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)k, &page));
+    int32_t m = 0, k = rocket_pages(o) - 1, *list;
+    if (!page) return kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, kv_head, pos, n);
     KVL_TRY(kvl_scratch_get(ctx, (size_t)((k + 1) * o->page), &list));
-    KVL_TRY(kvl_topk(ctx, share, 1, n_pages, k, page));
+    page += (size_t)kv_head * (size_t)k;
     for (int32_t i = 0; i < k * o->page; i++)
         list[m++] = pos[page[i / o->page] * o->page + i % o->page];
     for (int32_t i = n_pages * o->page; i < n; i++) list[m++] = pos[i];
@@ -249,16 +260,19 @@ static int rocket_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     bool fits = n_pages < rocket_pages(o);
     struct kvl_rows filter;
     float *share = NULL, *shown = NULL;
+    int32_t *page = NULL;
     if (fits && !rocket_filters(ctx)) return KVL_OK;
     if (rocket_filters(ctx)) KVL_TRY(kvl_table_read(ctx, o->filter, step->layer, 1, &filter));
     if (!fits) KVL_TRY(rocket_shares(ctx, step->layer, q->q, n_pages, &share));
+    if (!fits) KVL_TRY(rocket_best(ctx, share, n_pages, &page));
+    if (fits) KVL_TRY(kvl_look(ctx));
     if (!fits) KVL_TRY(kvl_tap_room(ctx, step, KVL_SCOPE_KV_HEAD, &shown));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         const float *row = share ? share + (size_t)h * (size_t)n_pages : NULL;
         const int32_t *pos;
         int32_t n;
         KVL_TRY(rocket_tokens(ctx, step->layer, h, step->pos, &pos, &n));
-        KVL_TRY(rocket_list(ctx, sel, h, pos, n, row, n_pages));
+        KVL_TRY(rocket_list(ctx, sel, h, pos, n, page, n_pages));
         for (int32_t i = 0; shown && i < n_pages * o->page; i++) /* a token has its page's score */
             shown[(size_t)h * ((size_t)step->pos + 1) + (size_t)pos[i]] = row[i / o->page];
     }
@@ -284,7 +298,7 @@ static const struct kvl_policy rocketkv = {
         "H heads, a top-k of n, and the keys of what stays. Memory: 2 d / page elements per kept "
         "token and kv head; multi_turn: per token, and a position for each kept one.",
     .version = 1,
-    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS,
+    .caps = KVL_CAP_EVICTS | KVL_CAP_SELECTS | KVL_CAP_ASYNC,
     .opts = rocket_options,
     .opts_size = sizeof(struct rocket_opts),
     .min_budget = rocket_min_budget,

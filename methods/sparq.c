@@ -84,6 +84,7 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
     KVL_TRY(kvl_channels_put(ctx, o->keys, step, k));
     if (!o->reallocation) return KVL_OK;
     KVL_TRY(kvl_table_write(ctx, o->values, step->layer, 0, &values));
+    KVL_TRY(kvl_look_at(ctx, v, (size_t)(step->n_tok * n_kv * d), sizeof *v));
     for (int32_t i = 0; i < step->n_tok * n_kv; i++, v += d) {
         float *sum = kvl_table_row_out(&values, i % n_kv, 0);
         sparq_sum(sum, sum + d, v, d);
@@ -110,9 +111,11 @@ static int sparq_channels(const struct kvl_pctx *ctx, const float *q, struct spa
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_kv_heads * d), &size));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &s->factor));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)(sh->n_kv_heads * o->r), &s->channel));
+    KVL_TRY(kvl_look_at(ctx, q, (size_t)(sh->n_heads * d), sizeof *q));
     memset(size, 0, (size_t)(sh->n_kv_heads * d) * sizeof *size);
     for (int32_t i = 0; i < sh->n_heads * d; i++) size[i / d / group * d + i % d] += fabsf(q[i]);
     KVL_TRY(kvl_topk(ctx, size, sh->n_kv_heads, d, o->r, s->channel));
+    KVL_TRY(kvl_look_at(ctx, s->channel, (size_t)(sh->n_kv_heads * o->r), sizeof *s->channel));
     for (int32_t h = 0; h < sh->n_heads; h++) {
         const int32_t *channel = s->channel + h / group * o->r;
         float chosen = 0, all = 0;
@@ -204,6 +207,10 @@ static int sparq_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)k, &best));
     KVL_TRY(sparq_score(ctx, step->layer, q->q, &s));
     KVL_TRY(sparq_best(ctx, step, &s, best));
+    /* At the list, and for alpha at scores. */
+    KVL_TRY(o->reallocation
+                ? kvl_look(ctx)
+                : kvl_look_at(ctx, best, (size_t)(ctx->shape->n_kv_heads * k), sizeof *best));
     KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->local_k + 1));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, best + (size_t)h * (size_t)k, k));
@@ -232,7 +239,7 @@ static const struct kvl_policy sparq = {
         "keys, and the sum of all values. Memory: half the cache again, and 2 d floats per kv "
         "head.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SHARES_META,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SHARES_META | KVL_CAP_ASYNC,
     .opts = sparq_options,
     .opts_size = sizeof(struct sparq_opts),
     .min_budget = sparq_min_budget,

@@ -83,18 +83,16 @@ struct vattention_lane {
     int32_t *rest;      /* [n_rest] positions that nothing forces */
     uint8_t *taken;     /* [n_rest] 1 = in the sample drawn last */
     int32_t *sample;    /* [n_sample] these, as positions, ascending */
-    int32_t *top;       /* [o->top] the best by weight */
+    int32_t *top;       /* [o->top] the best by weight, of those that are no end */
     int32_t n_rest, n_sample, *pos; /* [budget] */
-    float *mean, *weight;           /* [pos], [budget] */
+    float *weight;                  /* [budget] */
 };
 
-/* Marks the ends and the best by the mean weight of the group, lists the others. */
-static int vattention_force(struct vattention_lane *l)
+/* Marks the ends and the best, lists the others. */
+static void vattention_force(struct vattention_lane *l)
 {
     const struct vattention_opts *o = l->ctx->opts;
-    int32_t group = l->ctx->shape->group, pos = l->step->pos, n = pos - o->sink - o->local;
-    KVL_TRY(kvl_layer_scores(l->ctx, l->probs, group, pos + 1, KVL_REDUCE_MEAN, l->mean));
-    KVL_TRY(kvl_topk(l->ctx, l->mean + o->sink, 1, n, o->top, l->top));
+    int32_t pos = l->step->pos, n = pos - o->sink - o->local;
     memset(l->mark, VATTENTION_FORCED, (size_t)pos);
     memset(l->mark + o->sink, VATTENTION_REST, (size_t)n);
     for (int32_t i = 0; i < o->top; i++) l->mark[l->top[i] += o->sink] = VATTENTION_FORCED;
@@ -105,7 +103,6 @@ static int vattention_force(struct vattention_lane *l)
         n_rest += mark[i] == VATTENTION_REST;
     }
     l->n_rest = n_rest;
-    return KVL_OK;
 }
 
 /* Takes m of the n_rest, each set of them equally likely (Floyd 1987). */
@@ -193,7 +190,7 @@ static int32_t vattention_read(const struct vattention_lane *l, float correction
 
 static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
 {
-    KVL_TRY(vattention_force(l));
+    vattention_force(l);
     int32_t size = vattention_size(l);
     float correction = logf((float)l->n_rest / (float)size);
     vattention_draw(l, size, 1);
@@ -203,24 +200,50 @@ static int vattention_list(struct vattention_lane *l, struct kvl_sel *sel)
     return kvl_sel_log_weights(sel, KVL_SCOPE_KV_HEAD, l->kv_head, l->weight, n);
 }
 
+/* The weights of every query head, probs [n_heads][pos + 1], and the best of every kv head by the mean of its group, top
+ * [n_kv_heads][o->top]: in one piece, so that the host waits for both at once. */
+static int vattention_weights(const struct kvl_pctx *ctx, const struct kvl_step *step,
+                              const struct kvl_query *q, float **probs, int32_t **top)
+{
+    const struct vattention_opts *o = ctx->opts;
+    int32_t row = step->pos + 1, n_kv = ctx->shape->n_kv_heads;
+    size_t all = (size_t)ctx->shape->n_heads * (size_t)row;
+    size_t words = all + (size_t)n_kv * (size_t)o->top;
+    float *mean;
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, words, sizeof **probs, &room));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_kv * (size_t)row, &mean));
+    *probs = room;
+    *top = (int32_t *)room + all;
+    KVL_TRY(kvl_attn_weights(ctx, step, q, *probs, row));
+    KVL_TRY(kvl_group_scores(ctx, *probs, row, KVL_REDUCE_MEAN, mean));
+    int rc = ctx->ops->topk(&(struct kvl_topk_args){ .index = *top,
+                                                     .x = mean + o->sink,
+                                                     .x_stride = (size_t)row,
+                                                     .n_rows = n_kv,
+                                                     .n = step->pos - o->sink - o->local,
+                                                     .k = o->top });
+    if (rc == KVL_ENUMERIC) return kvl_fail(ctx->err, rc, "a weight is not a number (NaN)");
+    KVL_TRY(rc);
+    return kvl_look_at(ctx, room, words, sizeof **probs);
+}
+
 static int vattention_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                              const struct kvl_query *q, struct kvl_sel *sel)
 {
+    const struct vattention_opts *o = ctx->opts;
     size_t row = (size_t)step->pos + 1, budget = (size_t)ctx->budget_tok;
     struct vattention_lane l = { .ctx = ctx, .step = step };
     float *probs;
     if (step->pos < ctx->budget_tok) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_heads * row, &probs));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.mark));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.rest));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.taken));
     KVL_TRY(kvl_scratch_get(ctx, row, &l.sample));
-    KVL_TRY(kvl_scratch_get(ctx, row, &l.top));
-    KVL_TRY(kvl_scratch_get(ctx, row, &l.mean));
     KVL_TRY(kvl_scratch_get(ctx, budget, &l.pos));
     KVL_TRY(kvl_scratch_get(ctx, budget, &l.weight));
-    KVL_TRY(kvl_attn_weights(ctx, step, q, probs, (int32_t)row));
-    for (; l.kv_head < ctx->shape->n_kv_heads; l.kv_head++) {
+    KVL_TRY(vattention_weights(ctx, step, q, &probs, &l.top));
+    for (; l.kv_head < ctx->shape->n_kv_heads; l.kv_head++, l.top += o->top) {
         l.probs = probs + (size_t)(l.kv_head * ctx->shape->group) * row;
         KVL_TRY(vattention_list(&l, sel));
     }
@@ -263,7 +286,7 @@ static const struct kvl_policy vattention = {
         "as index bytes; a top-k of n per kv head, and the random numbers of two samples. Nothing "
         "once; no memory.",
     .version = 1,
-    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES,
+    .caps = KVL_CAP_SELECTS | KVL_CAP_ESTIMATES | KVL_CAP_SAMPLES | KVL_CAP_ASYNC,
     .opts = vattention_options,
     .opts_size = sizeof(struct vattention_opts),
     .min_budget = vattention_min_budget,

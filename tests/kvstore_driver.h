@@ -386,15 +386,21 @@ static inline bool drive_keep(struct drive *d)
     struct drive_lane *m = drive_lane(d, s, layer, head), next = { .n = 0 };
     uint32_t habit = drive_byte(d) % 10;
     int32_t pos[DRIVE_SLOTS], before[DRIVE_SLOTS], after[DRIVE_SLOTS], at = drive_below(d, 400);
+    int32_t gone[DRIVE_SLOTS], n_gone = 0;
     for (int32_t i = 0; i < m->n; i++) {
-        if (!drive_stays(d, habit, i, m->n, at)) continue;
+        if (!drive_stays(d, habit, i, m->n, at)) {
+            gone[n_gone++] = i;
+            continue;
+        }
         pos[next.n] = m->slot[i].pos;
         next.slot[next.n++] = m->slot[i];
     }
     int32_t n_before = m->n;
     kvl_seq_positions(s->real, layer, head, before);
     bool sorted = kvl_seq_lane(s->real, layer, head).sorted;
-    int rc = kvl_seq_keep(s->real, layer, head, pos, next.n, &d->err);
+    /* By what stays or by what goes, which is the same. */
+    int rc = at % 2 ? kvl_seq_keep(s->real, layer, head, pos, next.n, &d->err)
+                    : kvl_seq_drop(s->real, layer, head, gone, n_gone, &d->err);
     if (rc != KVL_OK) {
         if (!drive_refusal(d, rc, (n_before + d->desc.block_tok - 1) / d->desc.block_tok))
             return false;

@@ -16,14 +16,18 @@ struct piece {
 
 /* A store that has no way of its own to a device's memory reads the rows itself. */
 int kvl_append_rows(const struct kvl_forward *f, struct kvl_session *s, int32_t layer, int32_t i,
-                    int32_t n)
+                    int32_t n, bool seen)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     size_t at = (size_t)i * (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
+    const float *raw = e->desc.raw_keys ? e->k_raw + at : NULL;
+    float *k = e->k + at, *v = e->v + at;
     if (!e->dev->kv_put) KVL_TRY(kvl_engine_wait(e, f->err));
-    KVL_TRY(kvl_seq_append(s->seq, layer, n, e->pos + i, e->k + at,
-                           e->desc.raw_keys ? e->k_raw + at : NULL, e->v + at, f->err));
+    if (seen)
+        KVL_TRY(kvl_seq_append_rounding(s->seq, layer, n, e->pos + i, k, raw, v, f->err));
+    else
+        KVL_TRY(kvl_seq_append(s->seq, layer, n, e->pos + i, k, raw, v, f->err));
     e->pending = true;
     return KVL_OK;
 }
@@ -118,7 +122,7 @@ int kvl_attend_prefill(const struct kvl_forward *f, int32_t layer)
     for (struct piece p = { 0 }; p.first < f->n; p.first += p.n) {
         p.n = f->n - p.first;
         if (seals) p.n = KVL_MIN(p.n, d->block_tok - e->pos[p.first] % d->block_tok);
-        KVL_TRY(kvl_append_rows(f, s, layer, p.first, p.n));
+        KVL_TRY(kvl_append_rows(f, s, layer, p.first, p.n, false));
         if (s->planned && kvl_window_of(e, layer) == 0) return kvl_prefill_masked(f, layer);
         KVL_TRY(piece_attend(f, layer, p));
     }

@@ -61,27 +61,19 @@ static void no_hook(const struct kvl_forward *f)
     if (f->n > 1 && f->mode == KVL_DECODE) kvl_watch_policy(f->e, NULL);
 }
 
-/* Rounds k and v [n] as the store rounded these rows. */
-static int round_stored(const struct kvl_forward *f, float *k, float *v, size_t n)
+/* A layer of a window has nothing for a policy. */
+static const struct kvl_policy *row_policy(const struct kvl_forward *f, const struct kvl_row *row,
+                                           int32_t layer)
 {
-    const struct kvl_engine *e = f->e;
-    if (e->dev->kv_round)
-        return kvl_given(
-            f, "rounding",
-            e->dev->kv_round(kvl_store_desc(e->store)->type, k, v, n, e->model->shape.head_dim));
-    kvl_store_round(e->store, KVL_PART_K, k, n);
-    kvl_store_round(e->store, KVL_PART_V, v, n);
-    return KVL_OK;
+    return row->s->planned && kvl_window_of(f->e, layer) == 0 ? row->s->planned->policy : NULL;
 }
 
-/* Policies see keys and values as they are stored. */
 static int row_append_hook(const struct kvl_forward *f, const struct kvl_row *row, int32_t i,
                            int32_t layer)
 {
     struct kvl_engine *e = f->e;
     const struct kvl_shape *sh = &e->model->shape;
     size_t n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim, at = (size_t)i * n;
-    KVL_TRY(round_stored(f, e->k + at, e->v + at, n));
     struct kvl_step step = row_step(row, layer);
     return kvl_call_append(row, &step, e->k + at, e->v + at, f->err);
 }
@@ -95,7 +87,8 @@ static int row_append(const struct kvl_forward *f, const struct kvl_row *row, in
     if (s->dead) KVL_TRY(kvl_session_reserve_dead(s, row->pos + 1, f->err));
     for (int32_t t = 0; s->planned && t < s->planned->p.n_tables; t++)
         kvl_row_table_append(s->host.table[t], layer, row->pos + 1);
-    KVL_TRY(kvl_append_rows(f, s, layer, i, 1));
+    const struct kvl_policy *p = row_policy(f, row, layer);
+    KVL_TRY(kvl_append_rows(f, s, layer, i, 1, p && p->append));
     return kvl_offload_age(s, layer, row->pos + 1, f->err);
 }
 
@@ -265,11 +258,10 @@ static int row_gather(const struct kvl_forward *f, int32_t i, int32_t layer, siz
     struct kvl_row *row = &f->e->row[i];
     struct kvl_session *s = row->s;
     struct kvl_counters *c = &s->count;
-    const struct kvl_policy *p = s->planned ? s->planned->policy : NULL;
+    const struct kvl_policy *p = row_policy(f, row, layer);
     uint64_t t = f->timed ? kvl_now_ns() : 0;
     KVL_TRY(row_append(f, row, i, layer));
     lap(f, &t, NULL);
-    if (kvl_window_of(f->e, layer) > 0) p = NULL; /* nothing to choose */
     if (p && p->append) KVL_TRY(row_append_hook(f, row, i, layer));
     lap(f, &t, &c->meta_ns);
     struct kvl_sel sel;

@@ -31,9 +31,10 @@ int kvl_forward_layers(const struct kvl_forward *f, int32_t first, int32_t end);
 /* Logits of the last n of the rows: out [n][n_vocab]. */
 int kvl_forward_logits(const struct kvl_forward *f, int32_t n, float *out);
 
-/* Rows i .. i + n - 1 of the call to the store. */
+/* Rows i .. i + n - 1 of the call to the store.  seen: hooks see keys and values as they are stored, rounded where they
+ * lie. */
 int kvl_append_rows(const struct kvl_forward *f, struct kvl_session *s, int32_t layer, int32_t i,
-                    int32_t n);
+                    int32_t n, bool seen);
 /* A prefill's rows to the store and their attention: e->att, and what observers keep (attend_prefill.c). */
 int kvl_attend_prefill(const struct kvl_forward *f, int32_t layer);
 

@@ -342,6 +342,40 @@ static int keep_spliced(struct kvl_store *store, struct kvl_table *t, int32_t n_
     return KVL_OK;
 }
 
+/* Evicts n_gone ranks, which are in scratch. */
+static int keep_drop(struct kvl_store *store, struct kvl_table *t, int32_t n_gone,
+                     struct kvl_err *err)
+{
+    if (n_gone == 0) return KVL_OK;
+    if (store->layout.sealed) return kvl_seal_keep(store, t, n_gone, err);
+    /* A sorted lane only: slots change their numbers, and an index would have to follow. */
+    bool whole_blocks = t->sorted && n_gone >= store->desc.block_tok;
+    KVL_TRY(whole_blocks ? keep_spliced(store, t, n_gone, err)
+                         : keep_evict(store, t, n_gone, 0, err));
+    return kvl_moves_end(store, err);
+}
+
+int kvl_seq_drop(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *rank,
+                 int32_t n, struct kvl_err *err)
+{
+    struct kvl_store *store = seq->store;
+    const struct kvl_store_desc *d = &store->desc;
+    if (layer < 0 || layer >= d->n_layers || kv_head < 0 || kv_head >= d->n_kv_heads || n < 0)
+        return kvl_fail(err, KVL_EINVAL, "drop: %d ranks of lane (%d, %d), want below (%d, %d)", n,
+                        layer, kv_head, d->n_layers, d->n_kv_heads);
+    struct kvl_table *t = kvl_seq_table(seq, layer, kv_head);
+    KVL_TRY(kvl_scratch_slots(&store->scratch, t->n_slots, err));
+    for (int32_t i = 0; i < n; i++) {
+        if (rank[i] < (i > 0 ? rank[i - 1] + 1 : 0) || rank[i] >= t->n_slots)
+            return kvl_fail(err, KVL_EINVAL,
+                            "drop, layer %d head %d: entry %d is rank %d of %d, want ascending "
+                            "ranks without repeats",
+                            layer, kv_head, i, rank[i], t->n_slots);
+        store->scratch.ranks[i] = rank[i];
+    }
+    return keep_drop(store, t, n, err);
+}
+
 /* Nothing is evicted before every entry was found: a method that names a dead position loses no other. */
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err)
@@ -356,14 +390,7 @@ int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int3
     int32_t n_gone = 0;
     int32_t n_good = keep_diff(&store->layout, t, pos, n, store->scratch.ranks, &n_gone);
     if (n_good < n) return keep_refuse(t, layer, kv_head, pos, n_good, err);
-    if (n_gone == 0) return KVL_OK;
-
-    if (store->layout.sealed) return kvl_seal_keep(store, t, n_gone, err);
-    /* A sorted lane only: slots change their numbers, and an index would have to follow. */
-    bool whole_blocks = t->sorted && n_gone >= d->block_tok;
-    KVL_TRY(whole_blocks ? keep_spliced(store, t, n_gone, err)
-                         : keep_evict(store, t, n_gone, 0, err));
-    return kvl_moves_end(store, err);
+    return keep_drop(store, t, n_gone, err);
 }
 
 /* Whole blocks go from the front of a lane that is in order, so that nothing moves: slots keep the distance from each

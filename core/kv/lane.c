@@ -55,6 +55,12 @@ void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, in
     memcpy(slot, t->rank_slot, (size_t)t->n_slots * sizeof *slot);
 }
 
+const int32_t *kvl_seq_order(const struct kvl_seq *seq, int32_t layer, int32_t kv_head)
+{
+    const struct kvl_table *t = lane_table(seq, layer, kv_head);
+    return t->sorted ? NULL : t->rank_pos;
+}
+
 const int32_t *kvl_ranks_at(const struct kvl_layout *l, const struct kvl_table *t, int32_t rank,
                             int32_t *n)
 {

@@ -130,6 +130,7 @@ struct append {
     int32_t n;
     const int32_t *pos;
     const float *part[3]; /* by enum kvl_kv_part */
+    bool rounds;          /* where they lie */
     bool ascending;
     int32_t n_fresh; /* blocks taken for it; behind them come those for what it seals */
 };
@@ -332,7 +333,8 @@ static int append_put(struct kvl_seq *seq, int32_t layer, const struct append *a
                                    .part = { a->part[0], a->part[1], a->part[2] },
                                    .span = store->spans,
                                    .n_spans = (int32_t)(span - store->spans),
-                                   .n_kv_heads = store->desc.n_kv_heads });
+                                   .n_kv_heads = store->desc.n_kv_heads,
+                                   .rounds = a->rounds });
     return rc == KVL_OK ? rc : kvl_device_fail(store, rc, err);
 }
 
@@ -379,26 +381,47 @@ static void append_lane(struct kvl_store *store, struct kvl_table *t, int32_t h,
 
 /* In three steps - checks, reservations, writes - of which only the first two may fail: a sequence is either as
  * it was or has all of the rows. */
-int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
-                   const float *k, const float *k_raw, const float *v, struct kvl_err *err)
+static int append_run(struct kvl_seq *seq, int32_t layer, struct append *a, struct kvl_err *err)
 {
     struct kvl_store *store = seq->store;
-    struct append a = { .n = n,
-                        .pos = pos,
-                        .part = { [KVL_PART_K] = k, [KVL_PART_V] = v, [KVL_PART_K_RAW] = k_raw } };
-    KVL_TRY(append_check(seq, layer, &a, err));
-    if (n == 0) return KVL_OK;
-    KVL_TRY(append_reserve(seq, layer, &a, err));
-    int rc = store->device ? append_put(seq, layer, &a, err) : KVL_OK;
+    KVL_TRY(append_check(seq, layer, a, err));
+    if (a->n == 0) return KVL_OK;
+    KVL_TRY(append_reserve(seq, layer, a, err));
+    int rc = store->device ? append_put(seq, layer, a, err) : KVL_OK;
     if (rc != KVL_OK) {
-        for (int32_t i = 0; i < a.n_fresh; i++) kvl_block_unref(store->scratch.blocks[i]);
+        for (int32_t i = 0; i < a->n_fresh; i++) kvl_block_unref(store->scratch.blocks[i]);
         return rc;
     }
     uint8_t **fresh = store->scratch.blocks;
     for (int32_t h = 0; h < store->desc.n_kv_heads; h++)
-        append_lane(store, kvl_seq_table(seq, layer, h), h, &a, &fresh);
+        append_lane(store, kvl_seq_table(seq, layer, h), h, a, &fresh);
     for (int32_t h = 0; store->layout.sealed && h < store->desc.n_kv_heads; h++)
         kvl_seal_lane(store, kvl_seq_table(seq, layer, h), &fresh);
+    return KVL_OK;
+}
+
+int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
+                   const float *k, const float *k_raw, const float *v, struct kvl_err *err)
+{
+    struct append a = { .n = n,
+                        .pos = pos,
+                        .part = { [KVL_PART_K] = k, [KVL_PART_V] = v, [KVL_PART_K_RAW] = k_raw } };
+    return append_run(seq, layer, &a, err);
+}
+
+int kvl_seq_append_rounding(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
+                            float *k, const float *k_raw, float *v, struct kvl_err *err)
+{
+    const struct kvl_store *store = seq->store;
+    struct append a = { .n = n,
+                        .pos = pos,
+                        .part = { [KVL_PART_K] = k, [KVL_PART_V] = v, [KVL_PART_K_RAW] = k_raw },
+                        .rounds = true };
+    KVL_TRY(append_run(seq, layer, &a, err));
+    if (store->device) return KVL_OK;
+    size_t floats = (size_t)n * (size_t)store->desc.n_kv_heads * (size_t)store->desc.head_dim;
+    kvl_store_round(store, KVL_PART_K, k, floats);
+    kvl_store_round(store, KVL_PART_V, v, floats);
     return KVL_OK;
 }
 

@@ -47,6 +47,10 @@ struct kvl_lane kvl_seq_lane(const struct kvl_seq *seq, int32_t layer, int32_t k
 void kvl_seq_ranks(const struct kvl_seq *seq, int32_t layer, int32_t kv_head, int32_t *pos,
                    int32_t *slot);
 
+/* Positions of a lane whose slots are not in order, ascending, where the sequence has them: until it is written.  NULL:
+ * slots are in order. */
+const int32_t *kvl_seq_order(const struct kvl_seq *seq, int32_t layer, int32_t kv_head);
+
 /* Whether keys of a part lie in groups. */
 static inline bool kvl_layout_groups(const struct kvl_layout *l, enum kvl_kv_part part)
 {

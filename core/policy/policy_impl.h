@@ -224,10 +224,10 @@ int kvl_row_table_freeze(struct kvl_row_table *t);
 bool kvl_row_table_share(const struct kvl_row_table *from, struct kvl_row_table *to);
 /* A token comes to a layer: rows for all positions below n_pos, or one more for each lane. */
 void kvl_row_table_append(struct kvl_row_table *t, int32_t layer, int32_t n_pos);
-/* n positions `pos` of the n_live ones of a lane stay: so do their rows in live tables. */
-int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                       int32_t n_live, const int32_t *pos, int32_t n);
-/* Carries out what kvl_row_table_keep left for one launch of the device. */
+/* Of the n_live positions of a lane n_gone go (`gone`: ascending ranks): so do their rows in live tables. */
+int kvl_row_table_drop(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t n_live,
+                       const int32_t *gone, int32_t n_gone);
+/* Carries out what kvl_row_table_drop left for one launch of the device. */
 int kvl_row_table_settle(struct kvl_engine *e, struct kvl_err *err);
 /* Bytes of all rows, shared or not. */
 size_t kvl_row_table_bytes(const struct kvl_row_table *t);

@@ -101,26 +101,27 @@ const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t 
     return pos;
 }
 
-/* ---- rows that close ranks ------------------------------------------------------------------------- */
-
-/* Length of the common start of a and b [n], which are mostly the same. */
-static int32_t same_start(const int32_t *a, const int32_t *b, int32_t n)
+const int32_t *kvl_live_view(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n)
 {
-    enum { STEP = 32 };
-    int32_t i = 0;
-    while (i + STEP <= n && memcmp(a + i, b + i, STEP * sizeof *a) == 0) i += STEP;
-    while (i < n && a[i] == b[i]) i++;
-    return i;
+    if (s->dead) return live_under_mask(s, layer, kv_head, n);
+    const int32_t *order = kvl_seq_order(s->seq, layer, kv_head);
+    *n = kvl_seq_len(s->seq, layer, kv_head);
+    if (order) return order;
+    int32_t *pos = kvl_arena_get(&s->engine->step, (size_t)*n + 1, sizeof *pos);
+    if (pos) kvl_seq_positions(s->seq, layer, kv_head, pos);
+    return pos;
 }
 
-int32_t kvl_lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
-                      struct kvl_rows_run *run)
+/* ---- rows that close ranks ------------------------------------------------------------------------- */
+
+int32_t kvl_lane_runs(const int32_t *gone, int32_t n_gone, int32_t n_live, struct kvl_rows_run *run)
 {
     int32_t n_runs = 0;
-    for (int32_t i = 0, j = 0, len; j < n; i += len, j += len) {
-        while (live[i] != pos[j]) i++;
-        len = same_start(live + i, pos + j, KVL_MIN(n_live - i, n - j));
-        if (i != j) run[n_runs++] = (struct kvl_rows_run){ .from = i, .to = j, .n = len };
+    for (int32_t i = 0; i < n_gone; i++) {
+        int32_t from = gone[i] + 1, end = i + 1 < n_gone ? gone[i + 1] : n_live;
+        if (from < end)
+            run[n_runs++] =
+                (struct kvl_rows_run){ .from = from, .to = from - (i + 1), .n = end - from };
     }
     return n_runs;
 }

@@ -325,12 +325,14 @@ static inline int32_t kvl_group(const struct kvl_shape *shape)
  * gets their slots (NULL under the mask oracle, where a slot is a position). */
 const int32_t *kvl_live_positions(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n,
                                   const int32_t **slot);
+/* The same, without a copy where the lane has them: until it is written. */
+const int32_t *kvl_live_view(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t *n);
 /* True when the lane holds every position 0 .. n_pos - 1, so that slot == position. */
 bool kvl_lane_is_whole(const struct kvl_session *s, int32_t layer, int32_t kv_head);
 bool kvl_lane_has(const struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t pos);
-/* The runs of kept positions of a lane that move, at most one more than positions that go; and the move of rows of a
- * table on the host, which leaves zeros. */
-int32_t kvl_lane_runs(const int32_t *live, int32_t n_live, const int32_t *pos, int32_t n,
+/* The runs of ranks that move where n_gone of n_live go (`gone`: ascending ranks), at most as many as go; and the move of
+ * rows of a table on the host, which leaves zeros. */
+int32_t kvl_lane_runs(const int32_t *gone, int32_t n_gone, int32_t n_live,
                       struct kvl_rows_run *run);
 void kvl_lane_rows_keep(const struct kvl_rows_lane *l, const struct kvl_rows_run *run);
 /* order[i] = index of the i-th smallest of n values; few ascending runs are merged in O(n). */

@@ -117,10 +117,10 @@ static const struct argp report_argp = {
     .doc = "The table of one or more logs (files, folders of *.zst, patterns).\v"
            "Columns: budget as asked for, attended and dense: tokens per lane that attention "
            "read, as counted; official and strict accuracy with 95 % intervals; recall: share of "
-           "answer steps at which the evidence needed was attended; tok/s: decoding; read/tok: "
-           "bytes of "
-           "keys and values per token; index/tok: bytes read to choose; held: KV of one sequence; "
-           "n/ctx: questions and contexts."
+           "answer steps at which the evidence needed was attended; tok/s: decoding; waits/tok: "
+           "how often the host waited for a GPU; read/tok: bytes of keys and values per token; "
+           "index/tok: bytes read to choose; held: KV of one sequence; n/ctx: questions and "
+           "contexts."
 };
 
 /* csv and html stand for what --csv and --html do. */

@@ -95,6 +95,7 @@ static const struct kvl_export_column cell_columns[] = {
     { "decode_tok_per_s", "@decode" },
     { "decode_tok_per_s_least", "@decode_lo" },
     { "decode_tok_per_s_most", "@decode_hi" },
+    { "waits_per_tok", "@waits" },
     { "n_speed", "@n_speed" },
     { "wall_s", "wall_s" },
     { "t_end", "t_end" },
@@ -128,6 +129,7 @@ static const struct kvl_export_column speed_columns[] = {
     { "step_p95_ns", "@p95" },
     { "step_p99_ns", "@p99" },
     { "decode_tok_per_s", "decode_tok_per_s" },
+    { "waits_per_tok", "@waits" },
     { "prefill_tok_per_s", "prefill_tok_per_s" },
 #define SPEED(name, type, column, ...) COLUMN_IF(column, name)
 #include "fields.def"
@@ -340,6 +342,7 @@ static json_t *cell_extra(const struct kvl_results *r, const struct kvl_result *
     extra_number(e, "decode", x->decode.mean);
     extra_number(e, "decode_lo", x->decode.lo);
     extra_number(e, "decode_hi", x->decode.hi);
+    extra_number(e, "waits", x->waits);
     return e;
 }
 
@@ -417,6 +420,7 @@ static json_t *speed_extra(const struct kvl_results *r, const json_t *record)
         extra_number(e, "p50", quantile(v, n, 0.50));
         extra_number(e, "p95", quantile(v, n, 0.95));
         extra_number(e, "p99", quantile(v, n, 0.99));
+        extra_number(e, "waits", kvl_json_number(record, "gpu.syncs") / (double)n);
     }
     bool memory = v != NULL;
     kvl_free(v);

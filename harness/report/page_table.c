@@ -109,6 +109,13 @@ static bool has_speed(const struct kvl_summary *s)
     return false;
 }
 
+static bool has_waits(const struct kvl_summary *s)
+{
+    for (size_t i = 0; i < s->n_rows; i++)
+        if (s->row[i].speaker && !isnan(s->row[i].speaker->waits)) return true;
+    return false;
+}
+
 /* Whether any row has it: the others of a column that none has are dashes alone. */
 static bool has_recall(const struct kvl_summary *s, double (*of)(const struct kvl_pool *))
 {
@@ -143,6 +150,7 @@ static void headline_head(const struct kvl_summary *s, bool speed, FILE *out)
                    "share of answer steps at which some layer attended the evidence needed");
     if (speed) table_head(out, "tok/s", "decoding, at the longest length");
     if (speed) table_head(out, "x full", "the same against full attention");
+    if (has_waits(s)) table_head(out, "waits/tok", "how often the host waited for the GPU");
     table_head(out, "KV held", "of one sequence, whole blocks");
     table_head(out, "n", "questions");
     for (size_t c = 0; c < s->n_columns; c++)
@@ -167,6 +175,7 @@ static void headline_row(const struct kvl_summary *s, size_t group,
         kvl_page_number(out, kvl_pool_recall_best(&row->all), 2);
     if (speed) kvl_page_number(out, tok_s, tok_s < 100 ? 1 : 0);
     if (speed) kvl_page_number(out, times_dense(s, told), 2);
+    if (has_waits(s)) kvl_page_number(out, told ? told->waits : KVL_NAN, 1);
     kvl_page_bytes(out, told ? told->kv_physical : KVL_NAN);
     kvl_page_number(out, row->all.n, 0);
     for (size_t c = 0; c < s->n_columns; c++) {

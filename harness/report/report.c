@@ -15,10 +15,11 @@
 enum { REPORT_OFFICIAL = 4 }; /* its column */
 
 static const struct kvl_column report_columns[] = {
-    { "policy", true },     { "budget", false },   { "attended", false }, { "dense", false },
-    { "official %", true }, { "strict %", true },  { "recall", false },   { "best layer", false },
-    { "KL", false },        { "top-1 %", false },  { "tok/s", false },    { "read/tok", false },
-    { "index/tok", false }, { "host/tok", false }, { "at host", false },  { "KV held", false },
+    { "policy", true },     { "budget", false },    { "attended", false }, { "dense", false },
+    { "official %", true }, { "strict %", true },   { "recall", false },   { "best layer", false },
+    { "KL", false },        { "top-1 %", false },   { "tok/s", false },    { "waits/tok", false },
+    { "read/tok", false },  { "index/tok", false }, { "host/tok", false }, { "at host", false },
+    { "KV held", false },
 
     { "n/ctx", false },     { "failed", false },
 };
@@ -59,6 +60,7 @@ static void add_row(struct kvl_table *t, const struct kvl_result *x, const struc
     kvl_table_number(t, x->recall_best.mean, 2);
     kvl_report_compared(t, x);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
+    kvl_table_number(t, x->waits, 1);
     kvl_table_bytes(t, x->kv_read);
     kvl_report_index(t, x, full);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);

@@ -36,6 +36,7 @@ static void summary_cost(struct kvl_table *t, const struct kvl_result *x,
 {
     double read = x ? x->kv_read + (x->index_read > 0 ? x->index_read : 0) : KVL_NAN;
     kvl_table_number(t, x ? x->decode.mean : KVL_NAN, x && x->decode.mean < 100 ? 1 : 0);
+    kvl_table_number(t, x ? x->waits : KVL_NAN, 1);
     if (x && kvl_report_reads_more(x, full))
         kvl_table_add(t, "%s !!", kvl_bytes_text(read).s);
     else
@@ -123,14 +124,13 @@ static int summary_print(const struct kvl_summary *s, enum kvl_table_form form, 
     static const char *const letters[SUMMARY_COLUMNS] = {
         "A %", "B %", "C %", "D %", "E %", "F %"
     };
-    struct kvl_column column[SUMMARY_COLUMNS + 8] = { { "policy", true }, { "budget", false } };
+    struct kvl_column column[SUMMARY_COLUMNS + 9] = { { "policy", true }, { "budget", false } };
     size_t n = KVL_MIN(s->n_columns, (size_t)SUMMARY_COLUMNS);
-    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 8 };
+    struct kvl_table t = { .form = form, .column = column, .n_columns = n + 9 };
     for (size_t c = 0; c < n; c++) column[c + 2] = (struct kvl_column){ letters[c], true };
-    static const char *const tail[] = {
-        "recall", "best layer", "tok/s", "read/tok", "KV held", "n"
-    };
-    for (size_t c = 0; c < 6; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
+    static const char *const tail[] = { "recall",   "best layer", "tok/s", "waits/tok",
+                                        "read/tok", "KV held",    "n" };
+    for (size_t c = 0; c < 7; c++) column[n + 2 + c] = (struct kvl_column){ tail[c], false };
     const char *mark = form == KVL_TABLE_LATEX ? "%" : ""; /* what is no table is a comment there */
     kvl_report_block(s->cell[0], KVL_SUMMARY_BLOCK, form, out);
     for (size_t i = 0; i < s->n_rows; i++) summary_row(s, &s->row[i], n, &t);

@@ -6,11 +6,11 @@
 #include <string.h>
 
 static const struct kvl_column text_columns[] = {
-    { "policy", true },   { "budget", false },    { "attended", false },  { "dense", false },
-    { "ppl", false },     { "95 % from", false }, { "to", false },        { "nll", false },
-    { "KL", false },      { "from", false },      { "to", false },        { "top-1 %", false },
-    { "tok/s", false },   { "read/tok", false },  { "index/tok", false }, { "host/tok", false },
-    { "at host", false }, { "KV held", false },   { "failed", false },
+    { "policy", true },    { "budget", false },    { "attended", false }, { "dense", false },
+    { "ppl", false },      { "95 % from", false }, { "to", false },       { "nll", false },
+    { "KL", false },       { "from", false },      { "to", false },       { "top-1 %", false },
+    { "tok/s", false },    { "waits/tok", false }, { "read/tok", false }, { "index/tok", false },
+    { "host/tok", false }, { "at host", false },   { "KV held", false },  { "failed", false },
 };
 
 /* KL in two digits: it spans decades. */
@@ -37,6 +37,7 @@ static void text_row(struct kvl_table *t, const struct kvl_result *x, const stru
     text_kl(t, x->kl.hi);
     kvl_table_number(t, 100 * x->top1.mean, 1);
     kvl_table_number(t, x->decode.mean, x->decode.mean < 100 ? 1 : 0);
+    kvl_table_number(t, x->waits, 1);
     kvl_table_bytes(t, x->kv_read);
     kvl_report_index(t, x, full);
     kvl_table_bytes(t, x->h2d > 0 ? x->h2d : KVL_NAN);

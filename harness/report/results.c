@@ -352,6 +352,13 @@ static double attention_of(const json_t *record)
     return sum;
 }
 
+/* Of the timed steps; NaN in records of cells, and of the CPU. */
+static double waits_of(const json_t *record)
+{
+    size_t steps = json_array_size(json_object_get(record, "step_ns"));
+    return steps > 0 ? kvl_json_number(record, "gpu.syncs") / (double)steps : KVL_NAN;
+}
+
 /* Bytes of the keys and values of one token in one lane times the lanes; NaN: the run does not tell. */
 static double token_bytes(const json_t *run)
 {
@@ -420,6 +427,7 @@ static struct kvl_result result_of(const struct kvl_results *r, json_t *record)
         .prefill_tok_per_s = kvl_json_number(record, "prefill_tok_per_s"),
         .decode = { kvl_json_number(record, "decode_tok_per_s"), KVL_NAN, KVL_NAN },
         .attention_ns = attention_of(record),
+        .waits = waits_of(record),
     };
     if (strcmp(x.chat, "none") == 0) x.chat = "";
     const json_t *run = kvl_result_run(r, x.run);

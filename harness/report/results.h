@@ -69,6 +69,8 @@ struct kvl_result {
     struct kvl_interval decode; /* tokens per second: median, least and most over the repeats */
     double
         attention_ns; /* of all timed steps, choosing and bookkeeping included: median over the repeats */
+    double
+        waits; /* of the host for a GPU, per token: median over the repeats; NaN: not timed on one */
     size_t n_speed;
 };
 

@@ -148,6 +148,11 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
             same_task(x, &speed[i]) && !isnan(speed[i].attention_ns))
             v[n++] = speed[i].attention_ns;
     if (n) x->attention_ns = spread_of(v, n).mean;
+    for (size_t i = n = 0; i < n_speed; i++)
+        if (same_point(x, &speed[i]) && !kvl_result_setup_cmp(x, &speed[i]) &&
+            !isnan(speed[i].waits))
+            v[n++] = speed[i].waits;
+    if (n) x->waits = spread_of(v, n).mean;
 }
 
 void kvl_results_join(struct kvl_results *r, const struct kvl_result *speed, size_t n_speed,

@@ -294,30 +294,48 @@ static int blocks_read_ranked(const struct kvl_pctx *ctx, const struct kvl_block
     return KVL_OK;
 }
 
-/* The k best of those that are left are read. */
-static int blocks_read_best(const struct kvl_pctx *ctx, const float *score, bool later, int32_t n,
-                            int32_t k, uint8_t *state)
+/* What a step knows of the blocks of all lists: state [n_lists][n], and whether a list reads all that is there. */
+struct block_lists {
+    uint8_t *state, *all;
+    int32_t n_lists, n;
+};
+
+/* The best of those that are left are read: chosen of all lists at once, of which the host waits for no more than that.
+ * mask [n_lists][n] becomes the scores of blocks that may be picked. */
+static int blocks_read_best(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                            const float *score, bool later, float *mask,
+                            const struct block_lists *l)
 {
-    int32_t *best;
-    float *x;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &best));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &x));
-    for (int32_t at = 0; at < n; at++) x[at] = score[later ? n - 1 - at : at];
-    KVL_TRY(kvl_topk(ctx, x, 1, n, k, best));
-    KVL_TRY(kvl_look(ctx));
-    for (int32_t i = 0; i < k; i++) state[later ? n - 1 - best[i] : best[i]] = BLOCK_READ;
+    int32_t n = l->n, k = KVL_MIN(b->second_block_count, n), *best;
+    size_t blocks = (size_t)l->n_lists * (size_t)n;
+    float *x = mask;
+    KVL_TRY(ctx->ops->add(&(struct kvl_add_args){ .y = mask, .x = score, .n = blocks }));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)l->n_lists * (size_t)k, &best));
+    if (later) {
+        KVL_TRY(kvl_look_at(ctx, mask, blocks, sizeof *mask));
+        KVL_TRY(kvl_scratch_get(ctx, blocks, &x));
+    }
+    for (size_t i = 0; later && i < blocks; i++) {
+        size_t row = i / (size_t)n * (size_t)n;
+        x[i] = mask[row + (size_t)n - 1 - (i - row)];
+    }
+    KVL_TRY(kvl_topk(ctx, x, l->n_lists, n, k, best));
+    KVL_TRY(kvl_look_at(ctx, best, (size_t)l->n_lists * (size_t)k, sizeof *best));
+    for (int32_t list = 0; list < l->n_lists; list++, best += k)
+        for (int32_t i = 0; !l->all[list] && i < k; i++)
+            l->state[(size_t)list * (size_t)n + (size_t)(later ? n - 1 - best[i] : best[i])] =
+                BLOCK_READ;
     return KVL_OK;
 }
 
-/* score [n]: for whoever listens, blocks that could not be picked lose theirs. */
-static int blocks_list(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
-                       const struct kvl_step *step, const struct kvl_block_choice *choice,
-                       int32_t list, float *score, struct kvl_sel *sel)
+/* Blocks of a list that are read in any case.  mask [n]: what makes scores of all that cannot be picked the least, and
+ * leaves the others, and the sign of a zero, as they are. */
+static int blocks_forced(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
+                         const struct kvl_step *step, const struct kvl_block_choice *choice,
+                         int32_t list, float *mask, const struct block_lists *l)
 {
-    enum kvl_scope scope = b->head_select_mode == 0 ? KVL_SCOPE_LAYER : KVL_SCOPE_KV_HEAD;
-    int32_t size = b->block_size, n = step->pos / size, n_live, first = 0;
-    uint8_t *state;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)n, &state));
+    int32_t n = l->n, n_live, first = 0;
+    uint8_t *state = l->state + (size_t)list * (size_t)n;
     KVL_TRY(blocks_live(ctx, b, step->layer, list, n, state, &n_live));
     if (choice->order)
         KVL_TRY(blocks_read_ranked(ctx, b, *choice->order, step->layer, list, state, &first));
@@ -325,15 +343,21 @@ static int blocks_list(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
         if (state[at] == BLOCK_OTHER) state[at] = BLOCK_READ, first++;
     for (int32_t at = n - 1, last = 0; at >= 0 && last < b->local; at--)
         if (state[at] == BLOCK_OTHER) state[at] = BLOCK_READ, last++;
-    for (int32_t at = 0; at < n; at++)
-        if (state[at] != BLOCK_OTHER) score[at] = -INFINITY;
-    bool all = blocks_all(b, n_live);
-    int32_t k = all ? 0 : b->second_block_count;
-    KVL_TRY(blocks_read_best(ctx, score, choice->later, n, k, state));
-    for (int32_t at = 0; at < n; at++)
-        if (state[at] == BLOCK_READ || (all && state[at] == BLOCK_OTHER))
+    for (int32_t at = 0; at < n; at++) mask[at] = state[at] == BLOCK_OTHER ? -0.0f : -INFINITY;
+    l->all[list] = blocks_all(b, n_live);
+    return KVL_OK;
+}
+
+static int blocks_list(const struct kvl_blocks *b, const struct kvl_step *step, int32_t list,
+                       const struct block_lists *l, struct kvl_sel *sel)
+{
+    enum kvl_scope scope = b->head_select_mode == 0 ? KVL_SCOPE_LAYER : KVL_SCOPE_KV_HEAD;
+    const uint8_t *state = l->state + (size_t)list * (size_t)l->n;
+    int32_t size = b->block_size;
+    for (int32_t at = 0; at < l->n; at++)
+        if (state[at] == BLOCK_READ || (l->all[list] && state[at] == BLOCK_OTHER))
             KVL_TRY(kvl_sel_range(sel, scope, list, at * size, (at + 1) * size));
-    return kvl_sel_range(sel, scope, list, n * size, step->pos + 1);
+    return kvl_sel_range(sel, scope, list, l->n * size, step->pos + 1);
 }
 
 int kvl_sel_blocks(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
@@ -344,15 +368,21 @@ int kvl_sel_blocks(const struct kvl_pctx *ctx, const struct kvl_blocks *b,
     struct kvl_scored scored = { .scope = n_lists > 1 ? KVL_SCOPE_KV_HEAD : KVL_SCOPE_LAYER,
                                  .unit_tok = b->block_size,
                                  .n = step->pos / b->block_size };
-    float *score = choice->score;
+    struct block_lists l = { .n_lists = n_lists, .n = scored.n };
+    size_t n = (size_t)scored.n;
+    float *score = choice->score, *mask;
     if (b->head_select_mode == 0) {
         KVL_TRY(kvl_scratch_get(ctx, (size_t)scored.n, &score));
         KVL_TRY(kvl_layer_scores(ctx, choice->score, n_kv, scored.n, KVL_REDUCE_SUM, score));
     }
-    KVL_TRY(kvl_look(ctx)); /* the host reads scores */
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * n, &l.state));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists, &l.all));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)n_lists * n, &mask));
     for (int32_t i = 0; i < n_lists; i++)
-        KVL_TRY(blocks_list(ctx, b, step, choice, i, score + (size_t)i * (size_t)scored.n, sel));
-    scored.score = score;
+        KVL_TRY(blocks_forced(ctx, b, step, choice, i, mask + (size_t)i * n, &l));
+    KVL_TRY(blocks_read_best(ctx, b, score, choice->later, mask, &l));
+    for (int32_t i = 0; i < n_lists; i++) KVL_TRY(blocks_list(b, step, i, &l, sel));
+    scored.score = mask;
     KVL_TRY(kvl_tap_scores(ctx, step, &scored));
     int32_t last = KVL_MIN(step->layer + b->layer_step, ctx->shape->n_layers) - 1;
     if (last == step->layer && b->token_step == 1) return KVL_OK;

@@ -59,10 +59,11 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
 {
     const struct kvl_shape *sh = ctx->shape;
     struct kvl_rows keys;
-    float *max, *sum;
+    float *max, *sum; /* of both parts, one behind the other */
+    int32_t n_heads = sh->n_heads, n_parts = 0;
     int32_t n_pages = (s->n + KVL_CHANNEL_PAGE - 1) / KVL_CHANNEL_PAGE;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &max));
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)sh->n_heads, &sum));
+    KVL_TRY(kvl_scratch_get(ctx, 2 * (size_t)n_heads, &max));
+    KVL_TRY(kvl_scratch_get(ctx, 2 * (size_t)n_heads, &sum));
     KVL_TRY(kvl_table_operand(ctx, s->table, s->layer, n_pages, &keys));
     KVL_TRY(kvl_table_count(ctx, s->table, (int64_t)s->n * s->n_channels * sh->n_kv_heads));
     for (int32_t h = 0; h < sh->n_heads; h++) s->max[h] = -INFINITY, s->sum[h] = 0;
@@ -71,8 +72,8 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
         struct kvl_channel_scores_args args = {
             .score = s->score + at,
             .score_stride = (size_t)s->n,
-            .max = max,
-            .sum = sum,
+            .max = max + n_parts * n_heads,
+            .sum = sum + n_parts * n_heads,
             .q = s->q,
             .factor = s->factor,
             .channel = s->channel,
@@ -82,13 +83,15 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
             .n_tok = KVL_MIN(keys.part[i].n_rows * KVL_CHANNEL_PAGE, s->n - at),
             .page_tok = KVL_CHANNEL_PAGE,
             .n_channels = s->n_channels,
-            .n_heads = sh->n_heads,
+            .n_heads = n_heads,
             .n_kv_heads = sh->n_kv_heads,
             .head_dim = sh->head_dim,
         };
         KVL_TRY(ctx->ops->channel_scores(&args));
-        KVL_TRY(kvl_look(ctx));
-        channels_merge(s, max, sum, sh->n_heads);
+        n_parts++;
     }
+    KVL_TRY(kvl_look(ctx));
+    for (int32_t i = 0; i < n_parts; i++)
+        channels_merge(s, max + i * n_heads, sum + i * n_heads, n_heads);
     return channels_cap(ctx, s);
 }

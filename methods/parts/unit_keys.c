@@ -35,6 +35,7 @@ int kvl_unit_key_sums(const struct kvl_pctx *ctx, int32_t table, int32_t unit,
         return kvl_fail(ctx->err, KVL_EPOLICY, "keys of every %d-th token, want 1 or more", every);
     KVL_TRY(kvl_table_write(ctx, table, step->layer, first, &rows));
     KVL_TRY(units_check(ctx, table, &rows, 0));
+    KVL_TRY(kvl_look_at(ctx, k, (size_t)(step->n_tok * n_kv) * dim, sizeof *k));
     for (int32_t i = 0; i < step->n_tok * n_kv; i++, k += dim) {
         int32_t pos = step->pos + i / n_kv, in = pos % unit;
         float *row = kvl_table_row_out(&rows, i % n_kv, pos / unit - first);

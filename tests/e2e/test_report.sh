@@ -121,6 +121,20 @@ contains "the other columns" '^  policy +budget +attended +dense +official % +be
 fake_cells 'if .kind == "cell" then .strict = .official else . end' | zst alike.zst
 [ "$("$program" report alike.zst | awk '{ print length }' | sort -n | tail -n 1)" -le 123 ] || fail "tables without strict scores are wider than 123"
 
+# Waits of the host for a GPU stand beside the speed wherever that does, and nowhere without one.
+fake_cells 'if .kind == "speed" then .gpu = { syncs: (.step_ns | length * 13) } else . end' | zst waits.zst
+for form in "" "--summary" "--html waits.html"; do
+    # shellcheck disable=SC2086
+    "$program" report waits.zst $form > waits
+    [ -z "${form##*html*}" ] && [ -n "$form" ] && cp waits.html waits
+    contains "waits beside the speed, report $form" 'waits/tok' waits
+    contains "waits of a token, report $form" '13\.0' waits
+done
+lacks "waits without a GPU" 'waits/tok' table
+for kind in cell speed; do
+    expect "waits in rows of kind $kind" 13 "$("$program" export waits.zst --kind $kind --format jsonl | jq -r 'select(.waits_per_tok) | .waits_per_tok' | sort -u)"
+done
+
 # Recall: the mean over the lanes in which oracle, at its smallest budget, attends half of the evidence or more;
 # in the fake log lane 0 always is one, lane 1 where oracle's share is; the best layer stands apart.
 expect "recall of retrieving lanes" \

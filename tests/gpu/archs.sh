@@ -109,7 +109,7 @@ done
 src=$(cd "$1" && pwd)
 mkdir -p "$2"
 keep=$(cd "$2" && pwd)
-options=(-std=c++17 -O3 -DKVL_CUDA -fmad=false -I"$src/core/include" -I"$src/core/ops/cuda" -I"$src/core/ops" -I"$src/core/base"
+options=(-std=c++17 -O3 -DKVL_CUDA -DKVL_CUDA_SM90A=0 -fmad=false -I"$src/core/include" -I"$src/core/ops/cuda" -I"$src/core/ops" -I"$src/core/base"
     -Xcompiler=-Wall,-Wextra,-Wno-maybe-uninitialized -Werror=all-warnings)
 # Two at a time: an attention takes a minute by itself.
 failed=

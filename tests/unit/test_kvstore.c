@@ -181,6 +181,11 @@ static void test_bad_arguments(void **state)
     REFUSED(kvl_seq_append(seq, 1, 2, pos, row, NULL, row, &err), KVL_EINVAL, "21 twice");
     REFUSED(kvl_seq_keep(seq, 1, 2, pos, 0, &err), KVL_EINVAL, "want below");
     REFUSED(kvl_seq_keep(seq, 1, 0, pos, -1, &err), KVL_EINVAL, "-1 positions");
+    const int32_t twice[] = { 0, 0 }, past[] = { 0, kvl_seq_len(seq, 1, 0) };
+    REFUSED(kvl_seq_drop(seq, 1, 2, pos, 0, &err), KVL_EINVAL, "want below");
+    REFUSED(kvl_seq_drop(seq, 1, 0, pos, -1, &err), KVL_EINVAL, "-1 ranks");
+    REFUSED(kvl_seq_drop(seq, 1, 0, twice, 2, &err), KVL_EINVAL, "entry 1 is rank 0");
+    REFUSED(kvl_seq_drop(seq, 1, 0, past, 2, &err), KVL_EINVAL, "entry 1 is rank");
     REFUSED(kvl_seq_truncate(seq, -1, &err), KVL_EINVAL, "-1");
     REFUSED(kvl_seq_read(seq, 1, 0, KVL_PART_K, 20, 1, row, &err), KVL_EINVAL, "has 20");
     REFUSED(kvl_seq_read(seq, 1, 0, KVL_PART_K, INT32_MAX, INT32_MAX, row, &err), KVL_EINVAL,
@@ -560,6 +565,14 @@ static void check_rounding(enum kvl_kv_type type, const float *in, const float *
     struct kvl_seq_stats st;
     kvl_seq_stats(seq, &st);
     assert_int_equal(st.logical_bytes, 2 * DIM * 2 * 2);
+    float k[DIM * 2], v[DIM * 2];
+    memcpy(k, in, sizeof k);
+    memcpy(v, in, sizeof v);
+    OK(kvl_seq_append_rounding(seq, 0, 1, &(int32_t){ 1 }, k, NULL, v, &err));
+    assert_memory_equal(k, want, sizeof k);
+    assert_memory_equal(v, want, sizeof v);
+    OK(kvl_seq_read(seq, 0, 0, KVL_PART_K, 1, 1, out, &err));
+    assert_memory_equal(out, want, sizeof out);
     kvl_seq_destroy(seq);
     kvl_store_destroy(store);
 }

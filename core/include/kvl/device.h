@@ -81,6 +81,8 @@ struct kvl_kv_put_args {
     const float *part[3]; /* by enum kvl_kv_part: [...][n_kv_heads][head_dim]; NULL = not stored */
     const struct kvl_kv_span *span; /* host memory */
     int32_t n_spans, n_kv_heads;
+    /* Keys and values become what is stored of them, where they lie (kvl_store_round); those before RoPE stay. */
+    bool rounds;
 };
 
 /* n slots of all parts from one block to another, or inside one.  All reads of a call come before its
@@ -169,9 +171,6 @@ struct kvl_device {
     int (*kv_move)(const struct kvl_kv_move_args *a);
     /* As kv_move, given to COPY, where nothing of the call is read and written both; no stage. */
     int (*kv_gather)(const struct kvl_kv_move_args *a);
-    /* kvl_store_round of k [n] and v [n], rows of head_dim, for memory of the device, given to MAIN; v NULL: of k
-     * alone. */
-    int (*kv_round)(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim);
 
     /* Given to MAIN; NULL on the CPU, where tables do it themselves. */
     int (*rows_keep)(const struct kvl_rows_keep_args *a);

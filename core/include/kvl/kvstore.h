@@ -159,6 +159,9 @@ void kvl_seq_destroy(struct kvl_seq *seq);
  *   k_raw  same shape; required iff the store has raw_keys, else NULL */
 int kvl_seq_append(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
                    const float *k, const float *k_raw, const float *v, struct kvl_err *err);
+/* The same, and k and v become what is stored of them (kvl_store_round), on a device in the same pass. */
+int kvl_seq_append_rounding(struct kvl_seq *seq, int32_t layer, int32_t n, const int32_t *pos,
+                            float *k, const float *k_raw, float *v, struct kvl_err *err);
 
 /* Whether that would seal a block: what reads the lanes as they are must have run before. */
 bool kvl_seq_seals(const struct kvl_seq *seq, int32_t layer, int32_t n);
@@ -173,6 +176,10 @@ int kvl_seq_truncate(struct kvl_seq *seq, int32_t pos_end, struct kvl_err *err);
  * In a store that seals order is always preserved; sealed slots that move are quantised once more. */
 int kvl_seq_keep(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *pos, int32_t n,
                  struct kvl_err *err);
+/* The same by what goes: n ranks, ascending and unique, of the lane's positions in ascending order.  What one step drops is
+ * little, and nothing that stays is looked at. */
+int kvl_seq_drop(struct kvl_seq *seq, int32_t layer, int32_t kv_head, const int32_t *rank,
+                 int32_t n, struct kvl_err *err);
 
 /* What kvl_seq_keep moves in memory of a device goes together from here on, when it is released; nothing is read or
  * appended before that. */

@@ -430,7 +430,6 @@ static void device_fill_table(struct kvl_device *d)
     d->kv_put = kvl_cuda_kv_put;
     d->kv_move = kvl_cuda_kv_move;
     d->kv_gather = kvl_cuda_kv_gather;
-    d->kv_round = kvl_cuda_kv_round;
     d->rows_keep = kvl_cuda_rows_keep;
     d->check_finite = device_check_finite;
     d->finite = device_finite;

@@ -213,7 +213,9 @@ static struct kmeans kmeans_open(struct kvl_cuda_call *c, const struct kvl_kmean
     size_t n = (size_t)a->n, n_clusters = (size_t)a->n_clusters, dim = (size_t)a->dim;
     struct kmeans k = {};
     k.x = kvl_cuda_in(c, a->x, n ? (n - 1) * a->x_stride + dim : 0);
-    k.centroid = kvl_cuda_inout(c, a->centroid, n_clusters * dim);
+    /* Read alone where no round forms them. */
+    k.centroid = a->n_iter > 0 ? kvl_cuda_inout(c, a->centroid, n_clusters * dim)
+                               : const_cast<float *>(kvl_cuda_in(c, a->centroid, n_clusters * dim));
     k.assign = kvl_cuda_out(c, a->assign, n);
     k.count = kvl_cuda_out(c, a->count, n_clusters);
     k.norm = kvl_cuda_temp<float>(c, n);

@@ -1,23 +1,24 @@
-/* Rows of keys and values into blocks, from block to block, and their rounding.
+/* Rows of keys and values into blocks, and from block to block.
  *
- * All three only move bytes: what they read and write, once, is the limit (kv_move, twice).  A block of
+ * Both only move bytes: what they read and write, once, is the limit (kv_move, twice).  A block of
  * threads takes one span or move of one part, so that its rows are read and written in order, by words as
  * wide as the row's length and the addresses let them be.  Not timed on hardware yet. */
 #include "kv_block.h"
 #include "kv_rows.cuh"
 #include "runtime.cuh"
 
-enum { KV_THREADS = 128, KV_ROUND_THREADS = 256, KV_ROUND_BLOCKS = 1024 };
+enum { KV_THREADS = 128 };
 /* Of a gather: enough under way for all that a bus of version 5 brings, 50 GB/s from pieces of any size on an H200, where
  * copies of as many pieces of 4 KiB reach 1.5 and those of 128 KiB 26 (one by one) and 46 (as a batch); more blocks take
- * memory's time from what runs beside it. */
+ * memory's time from what runs beside it.  tests/bench/bench_cuda_host says it of the device at hand. */
 enum { KV_GATHER_THREADS = 512, KV_GATHER_BLOCKS = 16, KV_GATHER_WORDS = 4 };
 
 /* The parts that a call writes. */
 struct kv_parts {
-    const float *from[3];
+    float *from[3]; /* written where `rounds` says so */
     uint32_t off[3];
     int32_t n, n_kv_heads, head_dim;
+    bool rounds;
 };
 
 /* Of every part that is stored: where it begins in a block, words of a row, where its rows are staged. */
@@ -41,6 +42,10 @@ static __device__ inline void kv_store(__nv_bfloat16 *to, float x)
     *to = __float2bfloat16_rn(x);
 }
 
+static __device__ inline float kv_load(float x)
+{
+    return x;
+}
 static __device__ inline float kv_load(__half x)
 {
     return __half2float(x);
@@ -69,13 +74,36 @@ template <class T> static __device__ inline void kv_store4(T *to, float4 x)
     *reinterpret_cast<uint2 *>(to) = u.word;
 }
 
-template <class T>
-static __device__ inline void kv_put_step(T *to, const float *from, int32_t i, bool wide)
+/* What is stored of x. */
+template <class T> static __device__ inline float kv_kept(float x)
 {
-    if (wide)
-        kv_store4(to + 4 * i, reinterpret_cast<const float4 *>(from)[i]);
-    else
-        kv_store(to + i, from[i]);
+    T y;
+    kv_store(&y, x);
+    return kv_load(y);
+}
+template <class T> static __device__ inline float4 kv_kept4(float4 x)
+{
+    return make_float4(kv_kept<T>(x.x), kv_kept<T>(x.y), kv_kept<T>(x.z), kv_kept<T>(x.w));
+}
+
+template <class T>
+static __device__ inline void kv_put_step(T *to, float *from, int32_t i, bool wide, bool rounds)
+{
+    if (wide) {
+        float4 x = reinterpret_cast<const float4 *>(from)[i];
+        kv_store4(to + 4 * i, x);
+        if (rounds) reinterpret_cast<float4 *>(from)[i] = kv_kept4<T>(x);
+    } else {
+        float x = from[i];
+        kv_store(to + i, x);
+        if (rounds) from[i] = kv_kept<T>(x);
+    }
+}
+
+/* Keys and values come before keys that RoPE has not turned, which stay as they are. */
+static __device__ inline bool kv_rounds(const struct kv_parts &parts, unsigned part)
+{
+    return parts.rounds && part < KVL_PART_K_RAW;
 }
 
 /* grid (spans, parts) */
@@ -86,13 +114,15 @@ static __global__ void __launch_bounds__(KV_THREADS)
     const struct kvl_kv_span s = span[blockIdx.x];
     if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t dim = parts.head_dim, steps = WIDE ? dim / 4 : dim;
-    const float *from = kvl_third(parts.from, blockIdx.y);
+    bool rounds = kv_rounds(parts, blockIdx.y);
+    float *from = kvl_third(parts.from, blockIdx.y);
     T *to = reinterpret_cast<T *>(s.data + kvl_third(parts.off, blockIdx.y)) +
             (size_t)s.slot * (size_t)dim;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
         int32_t r = i / steps;
         size_t row = (size_t)(s.row + r) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
-        kv_put_step(to + (size_t)r * (size_t)dim, from + row * (size_t)dim, i % steps, WIDE);
+        kv_put_step(to + (size_t)r * (size_t)dim, from + row * (size_t)dim, i % steps, WIDE,
+                    rounds);
     }
 }
 
@@ -103,13 +133,16 @@ static __global__ void __launch_bounds__(KV_THREADS)
     const struct kvl_kv_span s = span[blockIdx.x];
     if (s.link && blockIdx.y == 0 && threadIdx.x == 0) *s.link = s.data;
     int32_t steps = parts.head_dim / KVL_KV_BLOCK;
-    const float *from = kvl_third(parts.from, blockIdx.y);
+    bool rounds = kv_rounds(parts, blockIdx.y);
+    float *from = kvl_third(parts.from, blockIdx.y);
     uint8_t *to =
         s.data + kvl_third(parts.off, blockIdx.y) + (size_t)(s.slot * steps) * KVL_KV_BLOCK_BYTES;
     for (int32_t i = (int32_t)threadIdx.x; i < s.n * steps; i += KV_THREADS) {
         size_t row = (size_t)(s.row + i / steps) * (size_t)parts.n_kv_heads + (size_t)s.kv_head;
-        kvl_q8_0_put(to + (size_t)i * KVL_KV_BLOCK_BYTES,
-                     from + row * (size_t)parts.head_dim + i % steps * KVL_KV_BLOCK);
+        float *x = from + row * (size_t)parts.head_dim + i % steps * KVL_KV_BLOCK;
+        uint8_t *block = to + (size_t)i * KVL_KV_BLOCK_BYTES;
+        kvl_q8_0_put(block, x);
+        for (int32_t c = 0; rounds && c < KVL_KV_BLOCK; c += 8) kvl_q8_0_eight(x + c, block, c);
     }
 }
 
@@ -162,33 +195,6 @@ static __global__ void __launch_bounds__(KV_GATHER_THREADS)
     }
 }
 
-template <class T>
-static __global__ void __launch_bounds__(KV_ROUND_THREADS)
-    kv_round_kernel(float *k, float *v, size_t n)
-{
-    float *of = blockIdx.y == 0 ? k : v;
-    size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
-    for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
-        T x;
-        kv_store(&x, of[i]);
-        of[i] = kv_load(x);
-    }
-}
-
-/* n: blocks */
-static __global__ void __launch_bounds__(KV_ROUND_THREADS)
-    kv_round_blocks(float *k, float *v, size_t n)
-{
-    float *of = blockIdx.y == 0 ? k : v;
-    size_t step = (size_t)gridDim.x * KV_ROUND_THREADS;
-    for (size_t i = (size_t)blockIdx.x * KV_ROUND_THREADS + threadIdx.x; i < n; i += step) {
-        uint8_t block[KVL_KV_BLOCK_BYTES];
-        kvl_q8_0_put(block, of + i * KVL_KV_BLOCK);
-        for (int32_t c = 0; c < KVL_KV_BLOCK; c += 8)
-            kvl_q8_0_eight(of + i * KVL_KV_BLOCK + c, block, c);
-    }
-}
-
 /* ---- launches ------------------------------------------------------------------------------------- */
 
 /* Four floats at a time where every row begins at a multiple of 16 bytes. */
@@ -229,6 +235,17 @@ static size_t kv_put_rows(const struct kvl_kv_put_args *a)
     return (size_t)rows;
 }
 
+/* Types that kernels of attention do not read in place: rows are rounded behind the put. */
+static void kv_put_kept(const struct kvl_kv_put_args *a, const struct kv_parts *parts,
+                        const struct kvl_kv_span *span, size_t n)
+{
+    const struct kvl_layout *l = a->layout;
+    int32_t n_rows = (int32_t)(n / (size_t)l->head_dim);
+    kvl_cuda_rows_put(l, parts->from, span, a->n_spans, a->n_kv_heads);
+    for (int part = 0; a->rounds && part < KVL_PART_K_RAW; part++)
+        kvl_cuda_rows_round(l->type[part], parts->from[part], n_rows, l->head_dim);
+}
+
 int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
 {
     const struct kvl_layout *l = a->layout;
@@ -237,22 +254,26 @@ int kvl_cuda_kv_put(const struct kvl_kv_put_args *a)
     if (a->n_spans == 0) return KVL_OK;
     kvl_cuda_begin(&c);
     size_t n = kv_put_rows(a) * (size_t)a->n_kv_heads * (size_t)l->head_dim;
+    enum kvl_kv_type type = l->type[KVL_PART_K];
     parts.n_kv_heads = a->n_kv_heads;
     parts.head_dim = l->head_dim;
+    parts.rounds = a->rounds && type != KVL_KV_F32;
     for (int part = 0; part < 3; part++) {
         if (!a->part[part]) continue;
+        bool writes = a->rounds && part < KVL_PART_K_RAW;
+        float *from = const_cast<float *>(a->part[part]);
         parts.off[parts.n] = (uint32_t)l->part_off[part];
-        parts.from[parts.n++] = kvl_cuda_in(&c, a->part[part], n);
+        parts.from[parts.n++] = writes ? kvl_cuda_inout(&c, from, n)
+                                       : const_cast<float *>(kvl_cuda_in(&c, a->part[part], n));
     }
     const struct kvl_kv_span *span = kvl_cuda_upload(&c, a->span, (size_t)a->n_spans);
     if (c.rc == KVL_OK && kvl_cuda_is_kept(l)) {
-        kvl_cuda_rows_put(l, parts.from, span, a->n_spans, a->n_kv_heads);
+        kv_put_kept(a, &parts, span, n);
     } else if (c.rc == KVL_OK && parts.n > 0) {
-        if (l->type[KVL_PART_K] == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
-        if (l->type[KVL_PART_K] == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
-        if (l->type[KVL_PART_K] == KVL_KV_BF16)
-            kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
-        if (l->type[KVL_PART_K] == KVL_KV_Q8_0)
+        if (type == KVL_KV_F32) kv_put_launch<float>(&parts, span, a->n_spans);
+        if (type == KVL_KV_F16) kv_put_launch<__half>(&parts, span, a->n_spans);
+        if (type == KVL_KV_BF16) kv_put_launch<__nv_bfloat16>(&parts, span, a->n_spans);
+        if (type == KVL_KV_Q8_0)
             KVL_LAUNCH(kv_put_blocks, dim3((unsigned)a->n_spans, (unsigned)parts.n), KV_THREADS, 0,
                        parts, span);
     }
@@ -371,37 +392,4 @@ int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a)
     rt->traffic.h2d_calls++;
     rt->traffic.h2d_bytes += kv_move_slots(a) * (int64_t)kvl_layout_slot(a->layout);
     return kvl_cuda_check(cudaGetLastError(), "starting a gather");
-}
-
-/* Types that kernels of attention do not read in place. */
-static int kv_round_rows(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim)
-{
-    struct kvl_cuda_call c;
-    int32_t n_rows = (int32_t)(n / (size_t)head_dim);
-    kvl_cuda_begin(&c);
-    k = kvl_cuda_inout(&c, k, n);
-    v = kvl_cuda_inout(&c, v, n);
-    if (c.rc == KVL_OK) kvl_cuda_rows_round(kvl_kv_keys(type), k, n_rows, head_dim);
-    if (c.rc == KVL_OK && v) kvl_cuda_rows_round(kvl_kv_values(type), v, n_rows, head_dim);
-    return kvl_cuda_end(&c);
-}
-
-int kvl_cuda_kv_round(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim)
-{
-    struct kvl_cuda_call c;
-    if (n == 0 || type == KVL_KV_F32) return KVL_OK;
-    if (type > KVL_KV_Q8_0) return kv_round_rows(type, k, v, n, head_dim);
-    kvl_cuda_begin(&c);
-    k = kvl_cuda_inout(&c, k, n);
-    v = kvl_cuda_inout(&c, v, n);
-    unsigned blocks =
-        (unsigned)KVL_MIN((n + KV_ROUND_THREADS - 1) / KV_ROUND_THREADS, (size_t)KV_ROUND_BLOCKS);
-    dim3 grid(blocks, v ? 2 : 1);
-    if (c.rc == KVL_OK && type == KVL_KV_F16)
-        KVL_LAUNCH((kv_round_kernel<__half>), grid, KV_ROUND_THREADS, 0, k, v, n);
-    if (c.rc == KVL_OK && type == KVL_KV_BF16)
-        KVL_LAUNCH((kv_round_kernel<__nv_bfloat16>), grid, KV_ROUND_THREADS, 0, k, v, n);
-    if (c.rc == KVL_OK && type == KVL_KV_Q8_0)
-        KVL_LAUNCH(kv_round_blocks, grid, KV_ROUND_THREADS, 0, k, v, n / KVL_KV_BLOCK);
-    return kvl_cuda_end(&c);
 }

@@ -128,7 +128,6 @@ int kvl_cuda_step_put(const void *host, size_t bytes, const void **twin);
 int kvl_cuda_kv_put(const struct kvl_kv_put_args *a);
 int kvl_cuda_kv_move(const struct kvl_kv_move_args *a);
 int kvl_cuda_kv_gather(const struct kvl_kv_move_args *a);
-int kvl_cuda_kv_round(enum kvl_kv_type type, float *k, float *v, size_t n, int32_t head_dim);
 
 /* ---- rows_keep.cu ---- */
 

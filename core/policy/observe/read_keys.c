@@ -184,7 +184,8 @@ int kvl_read_value_span(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_he
     return read_part(ctx, layer, kv_head, &w, KVL_PART_V, out);
 }
 
-/* A copy in the step arena, since the lane itself may have another order. */
+/* A copy in the step arena: a hook may name them in lists that are read when the lane has grown.  What an eviction is told
+ * is copied there. */
 int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const int32_t **pos,
              int32_t *n)
 {
@@ -198,6 +199,9 @@ int kvl_live(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head, const i
         *n = asked->n;
         return KVL_OK;
     }
-    *pos = kvl_live_positions(ctx->host->session, kvl_layer_of(ctx, layer), kv_head, n, NULL);
+    struct kvl_session *s = ctx->host->session;
+    layer = kvl_layer_of(ctx, layer);
+    *pos = ctx->host->phase == HOOK_EVICT ? kvl_live_view(s, layer, kv_head, n)
+                                          : kvl_live_positions(s, layer, kv_head, n, NULL);
     return *pos ? KVL_OK : kvl_fail(ctx->err, KVL_ENOMEM, "out of memory for live positions");
 }

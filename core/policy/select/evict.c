@@ -61,7 +61,7 @@ static int keep_check(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos
 {
     int32_t n_live, j = 0;
     if (n < 0) return kvl_fail(keep->err, KVL_EPOLICY, "%d positions, want 0 or more", n);
-    const int32_t *live = kvl_live_positions(keep->s, keep->layer, kv_head, &n_live, NULL);
+    const int32_t *live = kvl_live_view(keep->s, keep->layer, kv_head, &n_live);
     if (!live) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
     for (int32_t i = 0; i < n; i++) {
         if (i > 0 && pos[i] <= pos[i - 1])
@@ -85,7 +85,10 @@ int kvl_keep_tokens(struct kvl_keep *keep, int32_t kv_head, const int32_t *pos, 
         if (k->token || k->score)
             return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
         KVL_TRY(keep_check(keep, h, pos, n));
-        int32_t *copy = kvl_arena_get(&keep->s->engine->step, (size_t)n + 1, sizeof *copy);
+        /* Beside lists that come late, this one has to last as long. */
+        struct kvl_engine *e = keep->s->engine;
+        int32_t *copy =
+            kvl_arena_get(keep->late ? &e->late_lists : &e->step, (size_t)n + 1, sizeof *copy);
         if (!copy) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
         if (n > 0) memcpy(copy, pos, (size_t)n * sizeof *copy);
         k->named = true;
@@ -105,7 +108,7 @@ int kvl_keep_top(struct kvl_keep *keep, int32_t kv_head, const float *score, int
         struct keep_head *head = &keep->head[h];
         if (head->token || head->score)
             return kvl_fail(keep->err, KVL_EPOLICY, "tokens of kv head %d are given twice", h);
-        if (!kvl_live_positions(keep->s, keep->layer, h, &n_live, NULL))
+        if (!kvl_live_view(keep->s, keep->layer, h, &n_live))
             return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", n);
         if (k < 0 || k > n || n > n_live)
             return kvl_fail(keep->err, KVL_EPOLICY,
@@ -164,55 +167,58 @@ static int keep_choose(struct kvl_keep *keep)
     return KVL_OK;
 }
 
-/* What was chosen is there: live tokens by their number become positions. */
-static int keep_fill(struct kvl_keep *keep)
-{
-    for (int32_t h = 0; h < keep->n_heads; h++) {
-        struct keep_head *k = &keep->head[h];
-        int32_t n_live;
-        if (!k->score) continue;
-        const int32_t *live = kvl_live_positions(keep->s, keep->layer, h, &n_live, NULL);
-        int32_t *token =
-            kvl_arena_get(&keep->s->engine->step, (size_t)k->n_best + 1, sizeof *token);
-        if (!live || !token)
-            return kvl_fail(keep->err, KVL_ENOMEM, "out of memory for %d positions", k->n_best);
-        /* Both ascend, so the positions do. */
-        for (int32_t i = 0; i < k->n_best; i++) token[i] = live[k->best[i]];
-        k->token = token;
-        k->n_tokens = k->n_best;
-    }
-    return KVL_OK;
-}
-
 /* ---- carrying it out ---------------------------------------------------------------------------- */
 
-/* The mask oracle evicts nothing: it marks, and full attention leaves out what is marked. */
-static void mask_out(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                     int32_t n_live, const int32_t *pos, int32_t n)
+/* Positions of a lane in ascending order, and the ranks of those that go. */
+struct lane_cut {
+    const int32_t *live;
+    int32_t n_live;
+    int32_t *gone;
+    int32_t n_gone;
+};
+
+static void cut_to(struct lane_cut *c, int32_t rank, int32_t end)
 {
-    size_t lane = (size_t)layer * (size_t)s->engine->model->shape.n_kv_heads + (size_t)kv_head;
-    uint8_t *dead = s->dead + lane * (size_t)s->dead_cap;
-    for (int32_t i = 0, j = 0; i < n_live; i++) {
-        while (j < n && pos[j] < live[i]) j++;
-        if (j == n || pos[j] != live[i]) dead[live[i]] = 1;
-    }
+    for (; rank < end; rank++) c->gone[c->n_gone++] = rank;
 }
 
-/* Keeps n ascending live positions of a lane whose live positions are `live`. */
-static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                     int32_t n_live, const int32_t *pos, int32_t n)
+/* Whether token i of a list is the live position of that rank: lists ascend, and all that they name is live. */
+static bool keep_is(const struct keep_head *k, const struct lane_cut *c, int32_t i, int32_t rank)
 {
-    if (n == n_live) return KVL_OK;
-    s->count.n_evicted += n_live - n;
-    if (s->dead)
-        mask_out(s, layer, kv_head, live, n_live, pos, n);
-    else
-        KVL_TRY(kvl_seq_keep(s->seq, layer, kv_head, pos, n, s->ctx.err));
-    /* After the lane, which is cut as a whole or not at all: rows go only where their tokens
-     * went. */
-    s->engine->pending = true;
-    KVL_TRY(kvl_row_table_keep(s, layer, kv_head, live, n_live, pos, n));
-    return kvl_tap_keep(s, layer, kv_head, pos, n);
+    return k->best ? k->best[i] == rank : k->token[i] == c->live[rank];
+}
+
+/* The first token from i on before which more goes than so far: ranks less their place in the list never fall. */
+static int32_t keep_next_gap(const struct keep_head *k, const struct lane_cut *c, int32_t i)
+{
+    int32_t end = k->n_tokens;
+    while (i < end) {
+        int32_t middle = i + (end - i) / 2;
+        if (keep_is(k, c, middle, middle + c->n_gone))
+            i = middle + 1;
+        else
+            end = middle;
+    }
+    return i;
+}
+
+/* Tokens, then ranges one after the other, as most methods name them: only what goes is walked.  False: named
+ * otherwise. */
+static bool keep_pieces(const struct keep_head *k, struct lane_cut *c)
+{
+    for (int32_t i = 0; (i = keep_next_gap(k, c, i)) < k->n_tokens;)
+        while (!keep_is(k, c, i, i + c->n_gone)) cut_to(c, i + c->n_gone, i + c->n_gone + 1);
+    int32_t rank = k->n_tokens + c->n_gone;
+    for (int32_t r = 0; r < k->n_ranges; r++) {
+        int32_t from = kvl_lower_bound(c->live, c->n_live, k->first[r]);
+        int32_t to = kvl_lower_bound(c->live, c->n_live, k->last[r]);
+        if (from == to) continue;
+        if (from < rank) return false;
+        cut_to(c, rank, from);
+        rank = to;
+    }
+    cut_to(c, rank, c->n_live);
+    return true;
 }
 
 /* At most KEEP_RANGES of them, in any order. */
@@ -223,49 +229,72 @@ static bool in_ranges(const struct keep_head *k, int32_t pos)
     return false;
 }
 
-/* Tokens, then ranges one after the other, as most methods name them: pieces of what lives. -1:
- * named otherwise. */
-static int32_t keep_pieces(const struct keep_head *k, const int32_t *live, int32_t n_live,
-                           int32_t *pos)
-{
-    int32_t n = k->n_tokens, end = n > 0 ? k->token[n - 1] + 1 : 0;
-    for (int32_t i = 0; i < k->n_ranges; end = k->last[i++])
-        if (k->first[i] < end) return -1;
-    if (n > 0) memcpy(pos, k->token, (size_t)n * sizeof *pos);
-    for (int32_t i = 0; i < k->n_ranges; i++) {
-        int32_t from = kvl_lower_bound(live, n_live, k->first[i]);
-        int32_t m = kvl_lower_bound(live, n_live, k->last[i]) - from;
-        if (m > 0) memcpy(pos + n, live + from, (size_t)m * sizeof *pos);
-        n += m;
-    }
-    return n;
-}
-
 /* In any order, ranges over each other: one by one. */
-static int32_t keep_named(const struct keep_head *k, const int32_t *live, int32_t n_live,
-                          int32_t *pos)
+static void keep_named(const struct keep_head *k, struct lane_cut *c)
 {
-    int32_t n = 0, j = 0;
-    for (int32_t i = 0; i < n_live; i++) {
-        while (j < k->n_tokens && k->token[j] < live[i]) j++;
-        bool named = j < k->n_tokens && k->token[j] == live[i];
-        if (named || in_ranges(k, live[i])) pos[n++] = live[i];
+    for (int32_t rank = 0, j = 0; rank < c->n_live; rank++) {
+        bool named = j < k->n_tokens && keep_is(k, c, j, rank);
+        j += named;
+        if (!named && !in_ranges(k, c->live[rank])) c->gone[c->n_gone++] = rank;
     }
-    return n;
 }
 
-/* Most methods name pieces in order, which is a copy; only the rest is walked token by token. */
-static int keep_apply_head(struct kvl_keep *keep, int32_t kv_head)
+/* The mask oracle evicts nothing: it marks, and full attention leaves out what is marked. */
+static void mask_out(struct kvl_session *s, int32_t layer, int32_t kv_head,
+                     const struct lane_cut *c)
 {
-    struct kvl_session *s = keep->s;
-    const struct keep_head *k = &keep->head[kv_head];
-    int32_t n_live;
-    const int32_t *live = kvl_live_positions(s, keep->layer, kv_head, &n_live, NULL);
-    int32_t *pos = live ? kvl_arena_get(&s->engine->step, (size_t)n_live + 1, sizeof *pos) : NULL;
-    if (!pos) return kvl_fail(keep->err, KVL_ENOMEM, "out of memory to evict");
-    int32_t n = keep_pieces(k, live, n_live, pos);
-    if (n < 0) n = keep_named(k, live, n_live, pos);
-    return lane_keep(s, keep->layer, kv_head, live, n_live, pos, n);
+    size_t lane = (size_t)layer * (size_t)s->engine->model->shape.n_kv_heads + (size_t)kv_head;
+    uint8_t *dead = s->dead + lane * (size_t)s->dead_cap;
+    for (int32_t i = 0; i < c->n_gone; i++) dead[c->live[c->gone[i]]] = 1;
+}
+
+/* What stays, for those who watch; NULL: nobody does. */
+static int cut_kept(struct kvl_session *s, const struct lane_cut *c, const int32_t **kept)
+{
+    *kept = NULL;
+    if (!s->tap.keep) return KVL_OK;
+    int32_t n = 0, *pos = kvl_arena_get(&s->engine->step, (size_t)c->n_live + 1, sizeof *pos);
+    if (!pos) return KVL_ENOMEM;
+    for (int32_t rank = 0, i = 0; rank < c->n_live; rank++) {
+        bool goes = i < c->n_gone && c->gone[i] == rank;
+        i += goes;
+        if (!goes) pos[n++] = c->live[rank];
+    }
+    *kept = pos;
+    return KVL_OK;
+}
+
+/* Only what stays of a lane is named (keep_head); nothing happens where that is all. */
+static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head,
+                     const struct keep_head *k)
+{
+    struct lane_cut c = { 0 };
+    const int32_t *kept;
+    c.live = kvl_live_view(s, layer, kv_head, &c.n_live);
+    bool some = k->best && k->n_tokens > 0;
+    if (k->n_tokens > c.n_live || (some && k->best[k->n_tokens - 1] >= c.n_live))
+        return kvl_fail(s->ctx.err, KVL_EINTERNAL, "%d tokens stay of a lane of %d", k->n_tokens,
+                        c.n_live);
+    size_t most = (size_t)(c.n_live - k->n_tokens);
+    if (c.live) c.gone = kvl_arena_get(&s->engine->step, most + 1, sizeof *c.gone);
+    if (!c.gone) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    if (!keep_pieces(k, &c)) {
+        c.n_gone = 0;
+        keep_named(k, &c);
+    }
+    if (c.n_gone == 0) return KVL_OK;
+    if (cut_kept(s, &c, &kept) != KVL_OK)
+        return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    s->count.n_evicted += c.n_gone;
+    if (s->dead)
+        mask_out(s, layer, kv_head, &c);
+    else
+        KVL_TRY(kvl_seq_drop(s->seq, layer, kv_head, c.gone, c.n_gone, s->ctx.err));
+    /* After the lane, which is cut as a whole or not at all: rows go only where their tokens
+     * went. */
+    s->engine->pending = true;
+    KVL_TRY(kvl_row_table_drop(s, layer, kv_head, c.n_live, c.gone, c.n_gone));
+    return kvl_tap_keep(s, layer, kv_head, kept, c.n_live - c.n_gone);
 }
 
 /* What was chosen is on its way. */
@@ -276,12 +305,14 @@ static bool keep_waits(const struct kvl_keep *keep)
     return false;
 }
 
-/* All lists are filled before the first lane is cut: live positions are of the lanes as they were. */
+/* What was chosen is there. */
 static int keep_lanes(struct kvl_keep *keep)
 {
-    KVL_TRY(keep_fill(keep));
-    for (int32_t h = 0; h < keep->n_heads; h++)
-        if (keep->head[h].named) KVL_TRY(keep_apply_head(keep, h));
+    for (int32_t h = 0; h < keep->n_heads; h++) {
+        struct keep_head *k = &keep->head[h];
+        if (k->score) k->n_tokens = k->n_best;
+        if (k->named) KVL_TRY(lane_keep(keep->s, keep->layer, h, k));
+    }
     return KVL_OK;
 }
 
@@ -436,11 +467,8 @@ static int scores_apply(struct kvl_session *s, int32_t layer, const struct kvl_s
                         int32_t **pos)
 {
     for (int32_t h = 0; h < s->engine->model->shape.n_kv_heads; h++) {
-        int32_t n_live;
-        if (!pos[h]) continue;
-        const int32_t *live = kvl_live_positions(s, layer, h, &n_live, NULL);
-        if (!live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
-        KVL_TRY(lane_keep(s, layer, h, live, n_live, pos[h], scores_keep(sc, h)));
+        const struct keep_head k = { .best = pos[h], .n_tokens = scores_keep(sc, h) };
+        if (pos[h]) KVL_TRY(lane_keep(s, layer, h, &k));
     }
     return kvl_row_table_settle(s->engine, s->ctx.err);
 }

@@ -302,23 +302,22 @@ static int lane_rows_later(struct kvl_engine *e, const struct kvl_rows_lane *l,
 }
 
 /* Columns close ranks as lanes do. On a device all lanes of a step go in one launch (kvl_row_table_settle). */
-static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl_row_plane *p,
-                      int32_t kv_head, const int32_t *live, int32_t n_live, const int32_t *pos,
-                      int32_t n)
+static int table_drop(struct kvl_session *s, struct kvl_row_table *t, struct kvl_row_plane *p,
+                      int32_t kv_head, int32_t n_live, const int32_t *gone, int32_t n_gone)
 {
     struct kvl_engine *e = s->engine;
     bool blank = p->cap_tail == 0 && !p->base; /* no row was written so far */
     if (blank) return KVL_OK;
     /* Runs are parted by tokens that go, and each holds one that stays. */
-    size_t most = (size_t)KVL_MIN(n_live - n, n) + 1;
+    size_t most = (size_t)KVL_MIN(n_gone, n_live - n_gone) + 1;
     struct kvl_rows_run *run = kvl_arena_get(&e->late_lists, most, sizeof *run);
     /* Shared rows are copied now: ranks close in place. */
     if (!run || plane_reach(t, p, 0) != KVL_OK) return KVL_ENOMEM;
     struct kvl_rows_lane l = { .column_bytes = (size_t)p->cap_tail * t->row_bytes,
                                .elem_bytes = (int32_t)t->row_bytes,
                                .n_columns = t->decl.row_elems,
-                               .n_runs = kvl_lane_runs(live, n_live, pos, n, run),
-                               .n_kept = n,
+                               .n_runs = kvl_lane_runs(gone, n_gone, n_live, run),
+                               .n_kept = n_live - n_gone,
                                .n_live = n_live };
     l.data = (uint8_t *)p->tail + (size_t)(kv_head * l.n_columns) * l.column_bytes;
     if (t->dev->rows_keep) return lane_rows_later(e, &l, run);
@@ -329,17 +328,17 @@ static int table_keep(struct kvl_session *s, struct kvl_row_table *t, struct kvl
     return KVL_OK;
 }
 
-int kvl_row_table_keep(struct kvl_session *s, int32_t layer, int32_t kv_head, const int32_t *live,
-                       int32_t n_live, const int32_t *pos, int32_t n)
+int kvl_row_table_drop(struct kvl_session *s, int32_t layer, int32_t kv_head, int32_t n_live,
+                       const int32_t *gone, int32_t n_gone)
 {
     for (int32_t i = 0; i < s->planned->p.n_tables; i++) {
         struct kvl_row_table *t = s->host.table[i];
         int32_t at = t->decl.at ? t->decl.at[layer] : layer;
         if (!is_live(t) || at < 0) continue;
         struct kvl_row_plane *p = &t->plane[at];
-        if (table_keep(s, t, p, kv_head, live, n_live, pos, n) != KVL_OK)
+        if (table_drop(s, t, p, kv_head, n_live, gone, n_gone) != KVL_OK)
             return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory for table %d", i);
-        p->n_live[kv_head] = n;
+        p->n_live[kv_head] = n_live - n_gone;
     }
     return KVL_OK;
 }
