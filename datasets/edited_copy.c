@@ -8,7 +8,7 @@
  *
  * Behind the last line of the list the first one comes.
  *
- * Evidence: group 0 is the name that is asked for, group 1 its code.
+ * Evidence: of the answer's first line, group 0 is the name, group 1 the code.
  */
 #include "answer_lines.h"
 
@@ -97,13 +97,13 @@ static int copy_ask(const struct kvl_list *l, const struct kvl_list_entry *first
 {
     const struct copy_state *s = l->task;
     bool plain = s->opts->edit == COPY_NONE;
-    int32_t from = kvl_lines_index(l, first), lines = s->opts->lines,
-            shown = plain ? s->opts->shown : 0;
+    int32_t from = kvl_lines_index(l, first), lines = s->opts->lines, shown = s->opts->shown;
     char key[COPY_LETTERS + 1] = "", number[16];
     (void)i_question;
     memcpy(key, l->text.data + first->key, KVL_MIN(first->n_key, COPY_LETTERS));
     snprintf(number, sizeof number, "%d", shown + lines);
     const struct kvl_text_field field[] = { { "name", key }, { "lines", number } };
+    out->evidence = kvl_lines_entry(l, from + shown);
     KVL_TRY(kvl_text_fill(plain ? copy_plain : copy_question, field, 2, &out->text));
     for (int32_t i = 0; i < shown + lines; i++) {
         const struct kvl_list_entry *e = kvl_lines_entry(l, from + i);
@@ -141,6 +141,9 @@ static int copy_generate(const struct kvl_task_request *req, struct kvl_sample *
                              .next = copy_next,
                              .ask = copy_ask };
     kvl_rng_seed(&s.rng, kvl_seed_str(req->seed, "edited_copy"));
+    if (s.opts->shown > 0 && s.opts->edit != COPY_NONE)
+        return kvl_fail(err, KVL_EINVAL, "edited_copy: shown=%d shows the edit; want edit=none",
+                        s.opts->shown);
     int rc = kvl_list_generate(&list, out);
     /* Every line of the answer needs one of the list. */
     for (int32_t i = 0; rc == KVL_OK && i < out->n_questions; i++)

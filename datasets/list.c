@@ -166,6 +166,7 @@ static int list_ask(const struct kvl_list *l, int32_t i_question, size_t list,
     if (rc != KVL_OK) return kvl_list_fail_memory(l);
     q->n_prefix = kvl_text_prefix(q->text);
     KVL_TRY(list_max_new(l, &w, &q->max_new_tok));
+    if (w.evidence) e = w.evidence;
     q->evidence[q->n_evidence++] = list_evidence(list + e->key, e->n_key, w.after);
     q->evidence[q->n_evidence++] = list_evidence(list + e->value, e->n_value, w.after);
     q->depth = kvl_fit_depth(context, q);

@@ -25,8 +25,9 @@ static const struct kvl_opt dms_options[] = {
     KVL_ROW_STR(
         dms_opts, threshold, "budget",
         "score below which a token goes (kvpress: by scorer); budget = what the budget comes to"),
-    KVL_ROW_INT(dms_opts, window, "auto", 1, 65536,
-                "latest tokens that stay (paper: 128); auto = min(128, budget / 4)"),
+    KVL_ROW_INT(
+        dms_opts, window, "auto", 1, 65536,
+        "latest tokens that stay (paper: 128); auto = 128, threshold=budget: min(128, budget / 4)"),
     KVL_ROW_BOOL(dms_opts, layerwise, "true",
                  "threshold=budget: a threshold for every layer; false = one for all"),
     { 0 },
@@ -84,7 +85,9 @@ static const struct kvl_policy dms = {
         "the trained evictors of the paper and its sparse prefill, as in kvpress. kvpress' option "
         "to judge tokens that come later is dms_decode. Tokens that the inner policy protects "
         "stay.",
-    .cost = "Once that of the inner policy, and a sort of the K n scores of a layer. Nothing while "
+    .cost = "Once that of the inner policy, and a sort of the K n scores of a layer; with "
+            "layerwise=false, which holds what the inner policy needs for all layers at once, a "
+            "top-k of all. Nothing while "
             "decoding; no memory after that.",
     .inner = "knorm",
     .version = 2,

@@ -34,8 +34,9 @@ static const struct kvl_opt dms_decode_options[] = {
     KVL_ROW_STR(
         dms_decode_opts, threshold, "budget",
         "score below which a token goes (kvpress: by scorer); budget = what the budget comes to"),
-    KVL_ROW_INT(dms_decode_opts, window, "auto", 1, 65536,
-                "latest tokens that stay (paper: 128); auto = min(128, budget / 4)"),
+    KVL_ROW_INT(
+        dms_decode_opts, window, "auto", 1, 65536,
+        "latest tokens that stay (paper: 128); auto = 128, threshold=budget: min(128, budget / 4)"),
     KVL_ROW_BOOL(dms_decode_opts, layerwise, "true",
                  "threshold=budget: a threshold for every layer; false = one for all"),
     KVL_ROW_INT(dms_decode_opts, horizon, "32", 0, 65536,

@@ -47,6 +47,10 @@ static int kvzap_plan(struct kvl_plan *plan)
     KVL_TRY(kvl_plan_needs_budget(plan));
     plan->replay = KVL_REPLAY_NONE;
     o->asked = plan->asked;
+    if (!o->weights[0] && o->asked != KVL_ASKS_NOTHING)
+        return kvl_fail(plan->err, KVL_EINVAL,
+                        "kvzap: a wrapper asks for scores, which networks alone have; give "
+                        "weights=FILE (kvlab tables kvzap MODEL)");
     if (!o->weights[0]) return kvl_plan_observe(plan, KVL_OBS_REPLAY_PLUS, o->chunk_size);
     if (o->asked != KVL_ASKS_NOTHING)
         KVL_TRY(

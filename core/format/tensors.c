@@ -38,9 +38,8 @@ int kvl_tensors_open(const char *path, struct kvl_tensors **out, struct kvl_err 
         *out = t;
         return KVL_OK;
     }
-    rc = kvl_fail_at(err, rc == KVL_ENOMEM ? rc : KVL_EINVAL, "%s", path);
     kvl_tensors_close(t);
-    return rc;
+    return rc == KVL_ENOMEM ? rc : KVL_EINVAL;
 }
 
 void kvl_tensors_close(struct kvl_tensors *t)
@@ -88,11 +87,12 @@ int kvl_tensors_read(const struct kvl_tensors *t, const char *name, int64_t n_ro
     if (s->other)
         return kvl_fail(err, KVL_EINVAL, "%s: tensor %s is %s, want F32, F16 or BF16", t->path,
                         name, s->other);
-    for (size_t i = 0; out && i < (size_t)rows * (size_t)cols; i++) {
-        out[i] = kvl_safetensors_float(s, i);
-        if (!isfinite(out[i]))
+    for (size_t i = 0; i < (size_t)rows * (size_t)cols; i++) {
+        float x = kvl_safetensors_float(s, i);
+        if (!isfinite(x))
             return kvl_fail(err, KVL_EINVAL, "%s: element %zu of tensor %s is not finite", t->path,
                             i, name);
+        if (out) out[i] = x;
     }
     return KVL_OK;
 }

@@ -20,6 +20,7 @@ struct kvl_row_decl {
 
 struct kvl_plan_private {
     const struct kvl_policy *policy;
+    int32_t n_layers; /* of the model, those of a window too */
     struct kvl_row_decl table[KVL_MAX_TABLES];
     int32_t n_tables;
     struct kvl_observer_set observers;

@@ -22,7 +22,9 @@ struct methods {
     const struct bench_method_sink *sink;
     int32_t threads, depth;
     bool gathers;                      /* what methods ask for, before any is measured */
-    struct kvl_observer_set observers; /* of all methods */
+    struct kvl_observer_set observers; /* of all methods; borrows of their plans */
+    struct kvl_planned **plan;
+    size_t n_plans;
     struct bench_depths ground[2];
     double full_bytes; /* that full attention reads per token at this depth */
 };
@@ -194,6 +196,16 @@ static int methods_add(struct methods *m, const struct kvl_policy_spec *spec, co
     return rc == KVL_OK ? KVL_OK : kvl_fail(err, rc, "out of memory for results");
 }
 
+/* Engines that are opened later read the scorers of plans. */
+static int methods_hold(struct methods *m, struct kvl_planned *planned)
+{
+    struct kvl_planned **more = realloc(m->plan, (m->n_plans + 1) * sizeof *more);
+    if (!more) return KVL_ENOMEM;
+    m->plan = more;
+    m->plan[m->n_plans++] = planned;
+    return KVL_OK;
+}
+
 /* What cannot be planned is told when it is measured. */
 static int methods_gather(struct methods *m, const struct kvl_policy_spec *spec)
 {
@@ -202,7 +214,8 @@ static int methods_gather(struct methods *m, const struct kvl_policy_spec *spec)
     int rc = method_plan(m, &x);
     if (rc == KVL_OK && !kvl_planned_own_prefill(x.planned))
         rc = kvl_observer_set_merge(&m->observers, kvl_planned_observers(x.planned), err);
-    kvl_planned_destroy(x.planned);
+    if (rc == KVL_OK) rc = methods_hold(m, x.planned);
+    if (rc != KVL_OK) kvl_planned_destroy(x.planned);
     if (rc == KVL_ENOMEM) return rc;
     *err = (struct kvl_err){ 0 };
     return KVL_OK;
@@ -237,10 +250,12 @@ int bench_methods_at(struct bench *b, int32_t threads, int32_t depth,
     struct methods m = {
         .b = b, .sink = sink, .threads = threads, .depth = depth, .gathers = true
     };
-    KVL_TRY(methods_each(b, &m));
-    m.gathers = false;
     int rc = methods_each(b, &m);
+    m.gathers = false;
+    if (rc == KVL_OK) rc = methods_each(b, &m);
     for (int k = 0; k < 2; k++) bench_depths_close(&m.ground[k]);
+    for (size_t i = 0; i < m.n_plans; i++) kvl_planned_destroy(m.plan[i]);
+    free(m.plan);
     return rc;
 }
 

@@ -112,9 +112,6 @@ static int net_load(const struct kvl_input_scorer *scorer, const struct kvl_shap
     KVL_TRY(kvl_tensors_open(path, &t, err));
     int rc = net_sizes(t, path, shape, net, err);
     size_t bytes = sizeof *net + (size_t)net->n_layers * net_layer_floats(net) * sizeof(float);
-    if (rc == KVL_OK && net->n_layers != shape->n_layers)
-        rc = kvl_fail(err, KVL_EINVAL, "%s: networks of %d layers, the model has %d", path,
-                      net->n_layers, shape->n_layers);
     if (rc == KVL_OK && bytes != scorer->bytes)
         rc = kvl_fail(err, KVL_EINVAL, "%s: changed since it was planned with", path);
     if (rc == KVL_OK) rc = net_tensors(t, net, (float *)(void *)(net + 1), err);
@@ -194,14 +191,11 @@ int kvl_plan_input_net(struct kvl_plan *plan, const char *path, char *sum, int32
     if (rc == KVL_OK) rc = net_check(t, path, &net, plan->err);
     kvl_tensors_close(t);
     KVL_TRY(rc);
-    /* A policy does not see the layers of a window, for which there are networks too. */
-    if (net.n_layers < plan->shape->n_layers)
-        return kvl_fail(plan->err, KVL_EINVAL, "%s: networks of %d layers, the model has %d", path,
-                        net.n_layers, plan->shape->n_layers);
     *key = (int32_t)(strtoull(is, NULL, 16) & INT32_MAX);
     size_t floats = (size_t)net.n_layers * net_layer_floats(&net);
     return kvl_plan_inputs(plan,
                            &(struct kvl_input_scorer){ .key = *key,
+                                                       .n_layers = net.n_layers,
                                                        .bytes = sizeof net + floats * sizeof(float),
                                                        .from = path,
                                                        .load = net_load,

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { THRESHOLD_WINDOW = 128 };
+
 int32_t kvl_threshold_min_budget(int32_t window)
 {
     return window == KVL_AUTO ? 8 : window + 2;
@@ -22,12 +24,14 @@ int kvl_threshold_plan(struct kvl_plan *plan, const char *text, int32_t horizon,
     if (!given && strcmp(text, "budget") != 0)
         return kvl_fail(plan->err, KVL_EINVAL, "threshold=%s; give a number or budget", text);
     if (!given) *limit = NAN;
-    if (!given || *window == KVL_AUTO) KVL_TRY(kvl_plan_needs_budget(plan));
+    if (!given) KVL_TRY(kvl_plan_needs_budget(plan));
     if (given)
         plan->inner_budget_tok = KVL_MAX(2, plan->context_tok); /* it asks, and drops nothing */
     else
         plan->inner_budget_tok = plan->budget_tok - horizon;
-    if (*window == KVL_AUTO) *window = KVL_MIN(128, (plan->budget_tok - (given ? 0 : horizon)) / 4);
+    if (*window == KVL_AUTO)
+        *window =
+            given ? THRESHOLD_WINDOW : KVL_MIN(THRESHOLD_WINDOW, (plan->budget_tok - horizon) / 4);
     return KVL_OK;
 }
 

@@ -13,7 +13,8 @@ extern "C" {
 /* Of the window as an option, which may be KVL_AUTO. */
 int32_t kvl_threshold_min_budget(int32_t window);
 /* The option `threshold`: *limit is the number that it is, or NaN for "budget", of which `horizon` tokens are left for later;
- * *window, where it is KVL_AUTO, follows from the budget.  KVL_EINVAL: it is neither, or there is no budget. */
+ * *window, where it is KVL_AUTO, is the paper's or follows from the budget.  KVL_EINVAL: it is neither, or there is no
+ * budget to follow. */
 int kvl_threshold_plan(struct kvl_plan *plan, const char *text, int32_t horizon, int32_t *window,
                        double *limit);
 /* Of the context, in score: lanes keep the last `window` tokens, and of the others those whose inner score is not below

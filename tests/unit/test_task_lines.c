@@ -128,9 +128,9 @@ static void check_answer(const struct kvl_sample *s, const struct kvl_question *
         }
         assert_string_equal(q->text + strlen(q->text) - strlen(end), end);
     }
-    check_span(s, q->evidence[0].span[0], name);
-    check_span(s, q->evidence[1].span[0], rows->value[from]);
     from += shown;
+    check_span(s, q->evidence[0].span[0], rows->name[from % rows->n]);
+    check_span(s, q->evidence[1].span[0], rows->value[from % rows->n]);
     for (int32_t i = 0; i < LINES; i++) {
         const char *value = rows->value[(from + i) % rows->n];
         size_t at = strlen(want), n = strlen(value);

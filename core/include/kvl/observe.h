@@ -60,9 +60,10 @@ enum kvl_observer {
 /* What KVL_OBS_INPUTS computes.  An engine keeps a copy, and what `load` wrote: it looks at neither the plan nor its
  * options after that. */
 struct kvl_input_scorer {
-    int32_t key;  /* 0 or more, of all that its scores depend on: the same key, the same scores */
-    bool looks;   /* score reads x itself, and does not only hand it to operators */
-    size_t bytes; /* of memory of an engine */
+    int32_t key; /* 0 or more, of all that its scores depend on: the same key, the same scores */
+    int32_t n_layers; /* of the model that it is for; 0: any */
+    bool looks;       /* score reads x itself, and does not only hand it to operators */
+    size_t bytes;     /* of memory of an engine */
     const void *from; /* for load: the plan's options, for instance */
     /* Once per engine: writes memory.  `shape` is the model's, with its layers of a window. */
     int (*load)(const struct kvl_input_scorer *scorer, const struct kvl_shape *shape, void *memory,

@@ -25,7 +25,7 @@ KVL_API const char *kvl_tensors_name(const struct kvl_tensors *t, int32_t i);
 KVL_API bool kvl_tensors_shape(const struct kvl_tensors *t, const char *name, int64_t *n_rows,
                                int64_t *n_cols);
 /* Widened to floats, all of them finite: out [n_rows][n_cols], or NULL to ask whether it could be read.  KVL_EINVAL: it is
- * missing, of another shape or no floats, or one is not finite (which NULL does not look for). */
+ * missing, of another shape or no floats, or one is not finite. */
 KVL_API int kvl_tensors_read(const struct kvl_tensors *t, const char *name, int64_t n_rows,
                              int64_t n_cols, float *out, struct kvl_err *err);
 /* XXH3-64 of the files' bytes: 16 hexadecimal digits and a zero. */

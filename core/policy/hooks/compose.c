@@ -115,16 +115,16 @@ static int compose_check_asks(const struct kvl_plan *plan, const struct kvl_comp
     if (!queries &&
         (all->window > outers->window || compose_of_queries(all) > compose_of_queries(outers)))
         return kvl_fail(plan->err, KVL_EINVAL,
-                        "%s(%s): %s asks about keys and values alone, %s looks at queries; want a "
+                        "%s asks about keys and values alone, %s looks at queries; want a "
                         "policy such as %s",
-                        o, i, o, i, c->part[OUTER]->inner);
+                        o, i, c->part[OUTER]->inner);
     for (int32_t k = 0; k < all->n_columns; k++)
         if (all->column[k].what != KVL_OBS_MOMENTS && all->column[k].what != KVL_OBS_INPUTS)
-            return kvl_fail(
-                plan->err, KVL_EINVAL,
-                "%s(%s): %s looks at all queries of the context (\"%s\"), %s asks again "
-                "later; want a policy such as %s",
-                o, i, i, kvl_observer_name(all->column[k].what), o, c->part[OUTER]->inner);
+            return kvl_fail(plan->err, KVL_EINVAL,
+                            "%s looks at all queries of the context (\"%s\"), %s asks again later; "
+                            "want a policy "
+                            "such as %s",
+                            i, kvl_observer_name(all->column[k].what), o, c->part[OUTER]->inner);
     return KVL_OK;
 }
 

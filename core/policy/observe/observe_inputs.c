@@ -24,6 +24,9 @@ int kvl_plan_inputs(struct kvl_plan *plan, const struct kvl_input_scorer *scorer
                         "and 1 or more, load and score",
                         scorer->key, scorer->bytes,
                         scorer->load && scorer->score ? "" : ", without load or score");
+    if (scorer->n_layers > 0 && scorer->n_layers != plan->p->n_layers)
+        return kvl_fail(plan->err, KVL_EINVAL, "networks of %d layers, the model has %d",
+                        scorer->n_layers, plan->p->n_layers);
     struct kvl_input_scorer *mine = kvl_arena_get(&plan->p->masks, 1, sizeof *mine);
     if (!mine) return kvl_fail(plan->err, KVL_ENOMEM, "out of memory for a scorer");
     *mine = *scorer;
@@ -40,23 +43,31 @@ static struct kvl_loaded_scorer *scorer_find(const struct kvl_engine *e, int32_t
     return l;
 }
 
+static int scorer_fill(struct kvl_engine *e, const struct kvl_loaded_scorer *l, struct kvl_err *err)
+{
+    const struct kvl_input_scorer *scorer = &l->scorer;
+    int rc = kvl_engine_host(e, l->memory, scorer->bytes, true);
+    KVL_TRY(kvl_engine_failed(e, "a scorer of inputs", rc, err));
+    rc = kvl_fp_kept(scorer->load(scorer, &e->model->shape, l->memory, err), KVL_EPOLICY, err);
+    if (e->dev->settle) e->dev->settle();
+    return rc;
+}
+
 static int scorer_load(struct kvl_engine *e, const struct kvl_input_scorer *scorer,
                        struct kvl_err *err)
 {
     struct kvl_loaded_scorer *l = kvl_alloc(1, sizeof *l);
     if (!l) return kvl_fail(err, KVL_ENOMEM, "out of memory for a scorer of inputs");
     *l = (struct kvl_loaded_scorer){ .next = e->scorers, .scorer = *scorer };
-    e->scorers = l; /* kvl_scorers_free takes it back in any case */
     l->memory = e->dev->alloc(KVL_PLACE_TABLE, scorer->bytes, 1);
-    if (!l->memory)
-        return kvl_fail(err, KVL_ENOMEM, "out of memory for a scorer of inputs of %zu bytes",
-                        scorer->bytes);
-    int rc = kvl_engine_host(e, l->memory, scorer->bytes, true);
-    KVL_TRY(kvl_engine_failed(e, "a scorer of inputs", rc, err));
-    rc = kvl_fp_kept(scorer->load(scorer, &e->model->shape, l->memory, err), KVL_EPOLICY, err);
-    if (e->dev->settle) e->dev->settle();
-    if (rc == KVL_OK) return KVL_OK;
-    e->scorers = l->next; /* another try loads it again */
+    int rc = l->memory
+                 ? scorer_fill(e, l, err)
+                 : kvl_fail(err, KVL_ENOMEM, "out of memory for a scorer of inputs of %zu bytes",
+                            scorer->bytes);
+    if (rc == KVL_OK) {
+        e->scorers = l;
+        return KVL_OK;
+    }
     e->dev->free(KVL_PLACE_TABLE, l->memory);
     kvl_free(l);
     return rc;
@@ -151,7 +162,14 @@ int kvl_step_inputs(const struct kvl_pctx *ctx, int32_t layer, int32_t key, floa
                         "the input of a token is there in append of a step, without "
                         "KVL_CAP_ASYNC");
     KVL_TRY(kvl_obs_check_layer(ctx, &layer));
+    if (layer != ctx->host->input_layer)
+        return kvl_fail(ctx->err, KVL_EPOLICY,
+                        "the input of layer %d in append of layer %d, want that of the same", layer,
+                        ctx->host->input_layer);
     if (!kvl_observer_set_has(&s->planned->p.observers, KVL_OBS_INPUTS, key))
         return kvl_fail(ctx->err, KVL_EPOLICY, "inputs of key %d were not asked for in plan", key);
-    return scorer_run(ctx, scorer_find(s->engine, key), layer, ctx->host->input, 1, score);
+    const struct kvl_loaded_scorer *l = scorer_find(s->engine, key);
+    ctx->host->session->count.index_read_bytes +=
+        (int64_t)l->scorer.bytes / s->engine->model->shape.n_layers;
+    return scorer_run(ctx, l, layer, ctx->host->input, 1, score);
 }

@@ -21,6 +21,16 @@ bool kvl_observer_set_has(const struct kvl_observer_set *set, enum kvl_observer 
     return false;
 }
 
+/* Whether another function has the key of a scorer; those that engines know already are not here. */
+static bool observer_clash(const struct kvl_observer_set *set,
+                           const struct kvl_input_scorer *scorer, int32_t key)
+{
+    for (int32_t i = 0; scorer && i < set->n_columns; i++)
+        if (set->scorer[i] && set->column[i].param == key && set->scorer[i]->score != scorer->score)
+            return true;
+    return false;
+}
+
 /* Sorted, so that the same observers are the same set, in whatever order policies ask for them. */
 int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_observer_set *from,
                            struct kvl_err *err)
@@ -29,6 +39,10 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
     for (int32_t i = 0; i < from->n_columns; i++) {
         enum kvl_observer what = from->column[i].what;
         int32_t param = from->column[i].param, at = into->n_columns;
+        if (observer_clash(into, from->scorer[i], param))
+            return kvl_fail(err, KVL_EINVAL,
+                            "two scorers of inputs have the key %d, want one of its own for each",
+                            param);
         if (kvl_observer_set_has(into, what, param)) continue;
         if (at == KVL_MAX_COLUMNS)
             return kvl_fail(err, KVL_EINVAL,

@@ -70,6 +70,7 @@ static bool planned_chooses(const struct kvl_policy *policy)
 static int planned_layers(struct kvl_planned *p, const struct kvl_shape *shape, struct kvl_err *err)
 {
     p->shape = *shape;
+    p->p.n_layers = shape->n_layers;
     if (!shape->window) return KVL_OK;
     p->layer_of = kvl_alloc((size_t)shape->n_layers, sizeof *p->layer_of);
     p->seen_as = kvl_alloc((size_t)shape->n_layers, sizeof *p->seen_as);
