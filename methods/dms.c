@@ -3,16 +3,22 @@
  * Lancucki et al.: Inference-Time Hyper-Scaling with KV Cache Compression (DMS), 2025 (arXiv 2506.05345), with another
  * policy's scores in place of trained ones, as kvpress' DMSPress.
  * When the context is complete, of the tokens before its last `window` those whose score is below the threshold go.
- * threshold=budget is, layer by layer, the score below which as many tokens of the context lie as the budget wants to go.
- * Budget B: B - 1 tokens of the context, the window among them, as the mean of a layer's heads, and the current one; with
- * `threshold` given it counts for nothing.  Tokens that come later stay.
+ * threshold=budget is, layer by layer, the score below which as many tokens of the context lie as the budget wants to go;
+ * with layerwise=false, over all layers, which a given threshold has in common.
+ * Budget B: B - 1 tokens of the context, the window among them, as the mean of a layer's heads (of all lanes), and the
+ * current one; with `threshold` given it counts for nothing.  Tokens that come later stay.
  */
+#include "parts/layer_state.h"
 #include "parts/thresholds.h"
+
+#include <math.h>
 
 struct dms_opts {
     char threshold[KVL_OPT_STR_SIZE];
     int32_t window;
-    double limit; /* not an option; NaN = by the budget */
+    bool layerwise;
+    double limit;                 /* not an option; NaN = by the budget */
+    struct kvl_state_part shared; /* float: the limit of all layers */
 };
 
 static const struct kvl_opt dms_options[] = {
@@ -21,6 +27,8 @@ static const struct kvl_opt dms_options[] = {
         "score below which a token goes (kvpress: by scorer); budget = what the budget comes to"),
     KVL_ROW_INT(dms_opts, window, "auto", 1, 65536,
                 "latest tokens that stay (paper: 128); auto = min(128, budget / 4)"),
+    KVL_ROW_BOOL(dms_opts, layerwise, "true",
+                 "threshold=budget: a threshold for every layer; false = one for all"),
     { 0 },
 };
 
@@ -33,15 +41,31 @@ static int32_t dms_min_budget(const struct kvl_shape *shape, const void *opts)
 static int dms_plan(struct kvl_plan *plan)
 {
     struct dms_opts *o = plan->opts;
+    if (!o->layerwise) kvl_plan_state(plan, sizeof(float), &o->shared);
     return kvl_threshold_plan(plan, o->threshold, 0, &o->window, &o->limit);
+}
+
+/* Before the first layer decides: one threshold for all. */
+static int dms_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct dms_opts *o = ctx->opts;
+    float limit;
+    if (layer > 0 || o->layerwise || !isnan(o->limit)) return KVL_OK;
+    KVL_TRY(kvl_threshold_of_layers(ctx, o->window, ctx->budget_tok, &limit));
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++)
+        *(float *)kvl_state_of(ctx, &o->shared, l) = limit;
+    return KVL_OK;
 }
 
 /* DMSPress.forward_hook(). */
 static int dms_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct dms_opts *o = ctx->opts;
+    double limit = o->limit;
     float used;
-    return kvl_threshold_score(ctx, layer, o->window, o->limit, ctx->budget_tok, scores, &used);
+    if (isnan(limit) && !o->layerwise)
+        limit = (double)*(const float *)kvl_state_of(ctx, &o->shared, layer);
+    return kvl_threshold_score(ctx, layer, o->window, limit, ctx->budget_tok, scores, &used);
 }
 
 static const struct kvl_policy dms = {
@@ -55,7 +79,8 @@ static const struct kvl_policy dms = {
         "kvpress' DMSPress: a dense prefill, a threshold on another policy's scores, the latest "
         "128 tokens kept. Any policy that scores by keys and values alone may be wrapped.",
     .deviations =
-        "threshold=budget, the default, is the layer's score that the budget comes to. Left out: "
+        "threshold=budget, the default, is the layer's score that the budget comes to, "
+        "layerwise=false that of all layers. Left out: "
         "the trained evictors of the paper and its sparse prefill, as in kvpress. kvpress' option "
         "to judge tokens that come later is dms_decode. Tokens that the inner policy protects "
         "stay.",
@@ -68,6 +93,7 @@ static const struct kvl_policy dms = {
     .opts_size = sizeof(struct dms_opts),
     .min_budget = dms_min_budget,
     .plan = dms_plan,
+    .prefilled = dms_prefilled,
     .score = dms_score,
 };
 

@@ -13,11 +13,13 @@
 #include "parts/layer_state.h"
 #include "parts/thresholds.h"
 
+#include <math.h>
 #include <string.h>
 
 struct dms_decode_opts {
     char threshold[KVL_OPT_STR_SIZE];
     int32_t window, horizon;
+    bool layerwise;
     double limit;                /* not an option; NaN = by the budget */
     struct kvl_state_part judge; /* struct dms_decode_judge */
 };
@@ -34,6 +36,8 @@ static const struct kvl_opt dms_decode_options[] = {
         "score below which a token goes (kvpress: by scorer); budget = what the budget comes to"),
     KVL_ROW_INT(dms_decode_opts, window, "auto", 1, 65536,
                 "latest tokens that stay (paper: 128); auto = min(128, budget / 4)"),
+    KVL_ROW_BOOL(dms_decode_opts, layerwise, "true",
+                 "threshold=budget: a threshold for every layer; false = one for all"),
     KVL_ROW_INT(dms_decode_opts, horizon, "32", 0, 65536,
                 "threshold=budget: tokens of the answer that the budget has room for"),
     { 0 },
@@ -59,14 +63,32 @@ static int dms_decode_plan(struct kvl_plan *plan)
     return kvl_threshold_plan(plan, o->threshold, dms_decode_later(o), &o->window, &o->limit);
 }
 
+static bool dms_decode_shares(const struct dms_decode_opts *o)
+{
+    return !o->layerwise && isnan(o->limit);
+}
+
+/* Before the first layer decides: one threshold for all. */
+static int dms_decode_prefilled(struct kvl_pctx *ctx, int32_t layer)
+{
+    const struct dms_decode_opts *o = ctx->opts;
+    float limit;
+    if (layer > 0 || !dms_decode_shares(o)) return KVL_OK;
+    KVL_TRY(kvl_threshold_of_layers(ctx, o->window, ctx->budget_tok - dms_decode_later(o), &limit));
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++)
+        ((struct dms_decode_judge *)kvl_state_of(ctx, &o->judge, l))->limit = limit;
+    return KVL_OK;
+}
+
 /* Step 1. */
 static int dms_decode_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
 {
     const struct dms_decode_opts *o = ctx->opts;
     struct dms_decode_judge *j = kvl_state_of(ctx, &o->judge, layer);
+    double limit = dms_decode_shares(o) ? (double)j->limit : o->limit;
     j->next = KVL_MAX(0, scores->n_tok - o->window);
-    return kvl_threshold_score(ctx, layer, o->window, o->limit,
-                               ctx->budget_tok - dms_decode_later(o), scores, &j->limit);
+    return kvl_threshold_score(ctx, layer, o->window, limit, ctx->budget_tok - dms_decode_later(o),
+                               scores, &j->limit);
 }
 
 /* What a lane drops of n tokens from position `first` on; one that drops none is not named, and keeps all. */
@@ -135,6 +157,7 @@ static const struct kvl_policy dms_decode = {
     .opts_size = sizeof(struct dms_decode_opts),
     .min_budget = dms_decode_min_budget,
     .plan = dms_decode_plan,
+    .prefilled = dms_decode_prefilled,
     .score = dms_decode_score,
     .evict = dms_decode_evict,
 };

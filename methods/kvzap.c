@@ -54,17 +54,20 @@ static int kvzap_plan(struct kvl_plan *plan)
     return kvl_plan_input_net(plan, o->weights, o->weights_sum, &o->key);
 }
 
+/* With the first layer all of them: a wrapper may ask about layers that are not decided yet. */
 static int kvzap_prefilled(struct kvl_pctx *ctx, int32_t layer)
 {
     const struct kvzap_opts *o = ctx->opts;
     const float *score;
     int32_t n;
     struct kvl_rows rows;
-    if (o->asked == KVL_ASKS_NOTHING) return KVL_OK;
-    KVL_TRY(kvl_obs_columns(ctx, layer, KVL_OBS_INPUTS, o->key, &score, &n));
-    KVL_TRY(kvl_table_write(ctx, o->table, layer, 0, &rows));
-    for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        for (int32_t i = 0; i < n; i++) *(float *)kvl_table_row_out(&rows, h, i) = *score++;
+    if (o->asked == KVL_ASKS_NOTHING || layer > 0) return KVL_OK;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        KVL_TRY(kvl_obs_columns(ctx, l, KVL_OBS_INPUTS, o->key, &score, &n));
+        KVL_TRY(kvl_table_write(ctx, o->table, l, 0, &rows));
+        for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
+            for (int32_t i = 0; i < n; i++) *(float *)kvl_table_row_out(&rows, h, i) = *score++;
+    }
     return KVL_OK;
 }
 
@@ -147,7 +150,7 @@ static const struct kvl_policy kvzap = {
         "The official code (kvpress): a linear map, or one with a hidden layer and GELU, from what "
         "enters a layer after its norm to the logarithm of KVzip+ of each kv head; published "
         "weights with weights=FILE. The paper's rule, a threshold behind a window of 128, is "
-        "dms(kvzap):threshold=-4.",
+        "dms(kvzap):threshold=-4, in the answer too dms_decode(kvzap).",
     .deviations =
         "By itself it keeps a budget, where the paper has a threshold. Without weights scores are "
         "what networks learn, log KVzip+. Networks run in 32 bits.",

@@ -8,7 +8,8 @@
  * measured on the last `samples` queries of the context itself.
  * Budget B: B - 1 tokens of the context and the current one; tokens that come later stay.
  */
-#include "parts/head_vectors.h"
+#include "parts/head_file.h"
+#include "parts/layer_state.h"
 
 #include <string.h>
 

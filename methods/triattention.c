@@ -12,7 +12,8 @@
  * table=FILE has m and a (`kvlab tables triattention MODEL`); without one they are measured on the context.
  * Budget B: kept = B - buffer tokens after a cut, the prompt among them; a step attends to at most B.
  */
-#include "parts/head_vectors.h"
+#include "parts/head_file.h"
+#include "parts/layer_state.h"
 #include "parts/live_scores.h"
 
 #include <math.h>

@@ -15,6 +15,7 @@
 extern "C" {
 #endif
 
+struct kvl_report;
 struct kvl_shape;
 
 enum { KVL_HEAD_FILE_WORD = 32 };
@@ -58,6 +59,13 @@ int kvl_head_patterns(const char *path, const struct kvl_shape *shape, const cha
  * is "" those of the tables beside the model's file, which are there (kvl/model_tables.h).  NULL: they are checked. */
 int kvl_head_gates(const char *path, const struct kvl_shape *shape, char *sum, struct kvl_err *err,
                    float *gate);
+/* vector [n_layers][n_heads][width] of the file at `path`: a line "layer head number ..." for every one of n_heads heads
+ * of a layer, in order.  NULL: the file is checked. */
+int kvl_head_vectors(const char *path, const struct kvl_shape *shape, int32_t n_heads,
+                     int32_t width, char *sum, struct kvl_err *err, float *vector);
+/* Reports those of a layer [n_heads][width] as "vector.<layer>.<head>.<channel>", of which kvlab tables makes a file. */
+int kvl_report_vectors(struct kvl_report *report, int32_t layer, int32_t n_heads, int32_t width,
+                       const float *vector);
 
 #ifdef __cplusplus
 }

@@ -67,6 +67,45 @@ static void threshold_lanes(struct kvl_scores *sc, int32_t open, int32_t n_kv, f
     }
 }
 
+/* Scores of all tokens of a layer, protected ones above all others. */
+static int threshold_ask(const struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *scores)
+{
+    struct kvl_asked asked = { 0 };
+    KVL_TRY(kvl_ask_live(ctx, layer, 0, -1, &asked));
+    asked.keep = 1;
+    KVL_TRY(kvl_inner_score_tokens(ctx, layer, &asked, scores));
+    kvl_scores_protect(ctx, scores);
+    return KVL_OK;
+}
+
+int kvl_threshold_of_layers(const struct kvl_pctx *ctx, int32_t window, int32_t budget,
+                            float *limit)
+{
+    int32_t n_kv = ctx->shape->n_kv_heads, lanes = ctx->shape->n_layers * n_kv, *index;
+    int32_t open = ctx->context_tok - window;
+    int64_t keep = (int64_t)lanes * KVL_MAX(0, budget - 1 - window);
+    float *all, *to;
+    struct kvl_scores scores;
+    *limit = -INFINITY;
+    if (open <= 0 || keep >= (int64_t)lanes * open) return KVL_OK;
+    if ((int64_t)lanes * open > INT32_MAX)
+        return kvl_fail(ctx->err, KVL_EINVAL,
+                        "%d lanes of %d tokens compete: too many; give layerwise=true", lanes,
+                        open);
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)lanes * (size_t)open, &all));
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)keep, &index));
+    to = all;
+    for (int32_t l = 0; l < ctx->shape->n_layers; l++) {
+        KVL_TRY(threshold_ask(ctx, l, &scores));
+        for (int32_t h = 0; h < n_kv; h++, to += open)
+            memcpy(to, scores.score + (size_t)h * (size_t)scores.n_tok, (size_t)open * sizeof *to);
+    }
+    KVL_TRY(kvl_topk(ctx, all, 1, lanes * open, (int32_t)keep, index));
+    *limit = INFINITY;
+    for (int64_t i = 0; i < keep; i++) *limit = fminf(*limit, all[index[i]]);
+    return KVL_OK;
+}
+
 int kvl_threshold_score(const struct kvl_pctx *ctx, int32_t layer, int32_t window, double given,
                         int32_t budget, struct kvl_scores *scores, float *used)
 {
@@ -79,17 +118,12 @@ int kvl_threshold_score(const struct kvl_pctx *ctx, int32_t layer, int32_t windo
     if (open <= 0) return KVL_OK;
     if (by_budget) {
         KVL_TRY(kvl_inner_even_score(ctx, layer, scores, &evicts));
+        kvl_scores_protect(ctx, scores);
     } else {
-        struct kvl_asked asked = { .keep = n };
         struct kvl_scores all;
-        KVL_TRY(kvl_ask_live(ctx, layer, 0, -1, &asked));
-        asked.keep = 1;
-        KVL_TRY(kvl_inner_score_tokens(ctx, layer, &asked, &all));
+        KVL_TRY(threshold_ask(ctx, layer, &all));
         memcpy(scores->score, all.score, (size_t)n_kv * (size_t)n * sizeof *all.score);
-        scores->protect_first = all.protect_first;
-        scores->protect_last = all.protect_last;
     }
-    kvl_scores_protect(ctx, scores);
     scores->protect_first = 0;
     scores->protect_last = window;
     if (by_budget) KVL_TRY(threshold_rank(ctx, scores, open, keep, &limit));

@@ -22,6 +22,11 @@ int kvl_threshold_plan(struct kvl_plan *plan, const char *text, int32_t horizon,
 int kvl_threshold_score(const struct kvl_pctx *ctx, int32_t layer, int32_t window, double given,
                         int32_t budget, struct kvl_scores *scores, float *used);
 
+/* In prefilled of layer 0: *limit, one for all layers: the score of the last that stays where tokens of all lanes compete for
+ * a budget of each on average; -INFINITY where everything stays.  What is equal to it stays, too. */
+int kvl_threshold_of_layers(const struct kvl_pctx *ctx, int32_t window, int32_t budget,
+                            float *limit);
+
 #ifdef __cplusplus
 }
 #endif

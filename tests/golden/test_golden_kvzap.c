@@ -28,21 +28,27 @@ static int runner_select(struct kvl_pctx *ctx, const struct kvl_step *step,
 
 RIG_POLICY(runner, .caps = KVL_CAP_SELECTS, .prefill = KVL_PREFILL_EITHER, .select = runner_select);
 
-static int open_shot(void **state)
+/* A context and what comes behind it, whose inputs are written down. */
+static void open_inputs(struct shot *t, const struct gw_llama *of)
 {
     struct kvl_planned *p;
     struct kvl_session *s;
-    (void)state;
-    shot_open(&shot, &llama, N, 3);
-    for (int32_t i = N; i < N + STEPS; i++) shot.id[i] = GW_BYTE0 + (i * 7 + 3) % 250;
-    struct kvl_err *err = &shot.r.err;
-    RIG_OK(err, kvl_planned_create_own(&runner, rig_shape(&shot.r), "", 0, N, &p, err));
-    rig_observe(&shot.r, p);
-    RIG_OK(err, kvl_session_create(shot.r.engine, &s, err));
+    struct kvl_err *err = &t->r.err;
+    shot_open(t, of, N, 3);
+    for (int32_t i = N; i < N + STEPS; i++) t->id[i] = GW_BYTE0 + (i * 7 + 3) % 250;
+    RIG_OK(err, kvl_planned_create_own(&runner, rig_shape(&t->r), "", 0, N, &p, err));
+    rig_observe(&t->r, p);
+    RIG_OK(err, kvl_session_create(t->r.engine, &s, err));
     RIG_OK(err, kvl_session_attach(s, p, 0, KVL_EXEC_REAL, err));
-    RIG_OK(err, kvl_session_extend(s, shot.id, N + STEPS, err));
+    RIG_OK(err, kvl_session_extend(s, t->id, N + STEPS, err));
     kvl_session_destroy(s);
     kvl_planned_destroy(p);
+}
+
+static int open_shot(void **state)
+{
+    (void)state;
+    open_inputs(&shot, &llama);
     return 0;
 }
 
@@ -121,6 +127,43 @@ static void test_files_do_not_mix(void **state)
         nw_close(&w[i]);
     }
     kvl_session_destroy(s);
+}
+
+/* Networks are numbered as the layers of the model, of which a policy sees those without a window. */
+static void test_layers_of_a_window(void **state)
+{
+    static const uint8_t local[] = { 1, 0, 1, 0 };
+    static float before[LAYERS][N + STEPS][EMBD];
+    static struct nw w;
+    struct gw_llama windows = llama;
+    struct shot t;
+    char options[128];
+    (void)state;
+    memcpy(before, input, sizeof before);
+    windows.n_layers = 4;
+    windows.window = 21;
+    windows.local = local;
+    open_inputs(&t, &windows);
+    nw_open(&w, 4, EMBD, 12, KV, "F32", 6);
+    snprintf(options, sizeof options, "weights=%s", w.path);
+    struct rig_session rs = shot_policy(&t, kvl_policy_kvzap, options, 30);
+    for (int32_t lane = 0; lane < LAYERS * KV; lane++) {
+        double score[N], y[KV];
+        uint8_t mark[N];
+        int32_t want[N], n = 0, layer = lane / KV * 2 + 1;
+        for (int32_t i = 0; i < N; i++) {
+            nw_score(&w, layer, input[lane / KV][i], y);
+            score[i] = y[lane % KV];
+        }
+        record_top(score, N, 29, mark);
+        for (int32_t i = 0; i < N; i++)
+            if (mark[i]) want[n++] = i;
+        rig_expect_kept(&rs, layer, lane % KV, want, n);
+    }
+    rig_end(&rs);
+    nw_close(&w);
+    shot_close(&t);
+    memcpy(input, before, sizeof before);
 }
 
 /* ---- without networks -------------------------------------------------------------------------------------- */
@@ -224,6 +267,38 @@ static void test_a_threshold(void **state)
     nw_close(&w);
 }
 
+/* layerwise=false: tokens of all lanes compete. */
+static void test_a_threshold_of_all_layers(void **state)
+{
+    static struct nw w;
+    static double score[LAYERS * KV * (N - 12)];
+    static uint8_t mark[LAYERS * KV * (N - 12)];
+    const struct kvl_policy *const outer[] = { kvl_policy_dms, kvl_policy_dms_decode };
+    const struct kvl_policy *composed;
+    (void)state;
+    nw_open(&w, LAYERS, EMBD, 16, KV, "F32", 7);
+    for (int32_t i = 0; i < LAYERS * KV * (N - 12); i++) {
+        int32_t lane = i / (N - 12);
+        score[i] = said(&w, lane / KV, lane % KV, i % (N - 12));
+    }
+    for (int o = 0; o < 2; o++)
+        for (int32_t budget = 20; budget <= N + 1; budget += 71) {
+            record_top(score, LAYERS * KV * (N - 12), LAYERS * KV * (budget - 13), mark);
+            struct rig_session rs = wrapped(
+                outer[o], o ? "layerwise=false,window=12,horizon=0" : "layerwise=false,window=12",
+                &w, budget, &composed);
+            for (int32_t lane = 0; lane < LAYERS * KV; lane++) {
+                int32_t want[N], n = 0;
+                for (int32_t i = 0; i < N; i++)
+                    if (i >= N - 12 || mark[lane * (N - 12) + i]) want[n++] = i;
+                rig_expect_kept(&rs, lane / KV, lane % KV, want, n);
+            }
+            rig_end(&rs);
+            kvl_policy_decompose(composed);
+        }
+    nw_close(&w);
+}
+
 /* Tokens of a lane that are within the window, or not below a limit. */
 static int32_t above(const struct nw *w, int32_t layer, int32_t kv_head, int32_t n, int32_t window,
                      double limit, int32_t *want)
@@ -296,6 +371,8 @@ static void test_a_budget_while_decoding(void **state)
     RIG_OK(&shot.r.err,
            kvl_policy_compose(kvl_policy_dms_decode, kvl_policy_knorm, &composed, &shot.r.err));
     rs = shot_policy(&shot, composed, "window=9,horizon=6", 46);
+    for (int32_t l = 0; l < LAYERS; l++)
+        assert_int_equal(rig_kept(&rs, l, 0, pos) + rig_kept(&rs, l, 1, pos), KV * (40 - 1));
     float *logits = rig_logits(&shot.r, STEPS);
     rig_decode(&shot.r, &rs, shot.id + N, STEPS, logits);
     int32_t dropped = 0;
@@ -434,8 +511,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps_what_the_networks_like),
         cmocka_unit_test(test_files_do_not_mix),
+        cmocka_unit_test(test_layers_of_a_window),
         cmocka_unit_test(test_without_networks),
         cmocka_unit_test(test_a_threshold),
+        cmocka_unit_test(test_a_threshold_of_all_layers),
         cmocka_unit_test(test_a_threshold_while_decoding),
         cmocka_unit_test(test_a_budget_while_decoding),
         cmocka_unit_test(test_cuts_of_the_answer),

@@ -100,7 +100,7 @@ places() {
     local file n_parts
     n_parts=$(printf '%s\n' $files | grep -c '^parts/.*\.c$' || true)
     for file in $files; do
-        awk -f "$here/mutate.awk" "$sources/methods/$file" | sed "s/^/$file /"
+        awk -f "$here/mutate.awk" "$sources/methods/$file" | sed "s|^|$file |"
     done | awk -v want="${KVL_MUTANTS:-$((24 + 12 * n_parts))}" '{ row[NR] = $0 }
         END { n = want == "all" || want > NR ? NR : want
               for (i = 0; i < n; i++) print row[1 + int((i + 0.5) * NR / n)] }'
