@@ -371,6 +371,61 @@ static void test_chunks(void **state)
     kvl_free(want);
 }
 
+extern const struct kvl_policy *const kvl_policy_snapkv,
+    *const kvl_policy_expected_attention,
+        *const kvl_policy_noncausal, *const kvl_policy_compactor, *const kvl_policy_kvzip,
+                                                                      *const kvl_policy_kvcompose;
+
+/* Logits of what follows a context that a policy has cut by what was observed of it. */
+static float *judged_logits(int32_t chunk, const struct kvl_policy *policy, const char *options)
+{
+    struct rig r;
+    int32_t id[N_CTX + N_MORE];
+    struct kvl_session *s;
+    struct kvl_planned *p;
+    const struct rig_desc d = {
+        .llama = small_llama(), .kv_type = KVL_KV_KIVI2, .device = "cpu", .chunk_tok = chunk
+    };
+    rig_tokens(id, N_CTX + N_MORE, 9);
+    rig_open(&r, &d);
+    size_t n_vocab = (size_t)rig_shape(&r)->n_vocab;
+    float *out = kvl_alloc(n_vocab * (1 + N_MORE), sizeof *out);
+    RIG_OK(&r.err, kvl_planned_create(policy, rig_shape(&r), options, 200, N_CTX, &p, &r.err));
+    RIG_OK(&r.err, kvl_engine_observe(r.engine, kvl_planned_observers(p), &r.err));
+    RIG_OK(&r.err, kvl_session_create(r.engine, &s, &r.err));
+    RIG_OK(&r.err, kvl_session_prefill(s, id, N_CTX, out, true, &r.err));
+    RIG_OK(&r.err, kvl_session_attach(s, p, 1, KVL_EXEC_REAL, &r.err));
+    RIG_OK(&r.err, kvl_session_extend_logits(s, id + N_CTX, N_MORE, out + n_vocab, &r.err));
+    kvl_session_destroy(s);
+    kvl_planned_destroy(p);
+    rig_close(&r);
+    return out;
+}
+
+/* Attention of a chunk is cut at the ends of blocks: what is observed piece by piece, and what a repetition sees, is what a
+ * chunk of any length gives. */
+static void test_observed_chunks(void **state)
+{
+    const struct {
+        const struct kvl_policy *policy;
+        const char *options;
+    } of[] = { { kvl_policy_snapkv, "window=40" },
+               { kvl_policy_expected_attention, "" },
+               { kvl_policy_noncausal, "chunk=96" },
+               { kvl_policy_compactor, "sketch=0,chunk=100" },
+               { kvl_policy_kvzip, "chunk_size=100" },
+               { kvl_policy_kvzip, "plus=true" },
+               { kvl_policy_kvcompose, "" } };
+    (void)state;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        float *want = judged_logits(16, of[i].policy, of[i].options);
+        const char *what = of[i].policy->name;
+        expect_same(want, judged_logits(100, of[i].policy, of[i].options), what);
+        expect_same(want, judged_logits(512, of[i].policy, of[i].options), what);
+        kvl_free(want);
+    }
+}
+
 /* A layer of a window longer than what stays open, and pairs of which one side seals. */
 static void test_windows_and_pairs(void **state)
 {
@@ -461,9 +516,13 @@ static void test_policies(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_appends),     cmocka_unit_test(test_forks_and_evictions),
-        cmocka_unit_test(test_end_evicted), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_chunks),      cmocka_unit_test(test_windows_and_pairs),
+        cmocka_unit_test(test_appends),
+        cmocka_unit_test(test_forks_and_evictions),
+        cmocka_unit_test(test_end_evicted),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_observed_chunks),
+        cmocka_unit_test(test_windows_and_pairs),
         cmocka_unit_test(test_policies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
