@@ -180,18 +180,69 @@ static bool get_plain(enum kvl_kv_type type, float *x, const uint8_t *row, int32
     return type == KVL_KV_F16 || type == KVL_KV_BF16;
 }
 
+/* Codes of 32 elements as kvl_turbo_code has them: how many edges a size is above. */
+static void turbo_codes(int32_t *code, const float *x, float times, int32_t bits)
+{
+    const int32_t half = 1 << (bits - 1);
+    int32_t above[32] = { 0 };
+    float v[32];
+    for (int32_t i = 0; i < 32; i++) v[i] = x[i] * times;
+    for (int32_t e = 0; e < half - 1; e++) {
+        const float edge = kvl_turbo_edge(bits, e);
+        for (int32_t i = 0; i < 32; i++) above[i] += fabsf(v[i]) > edge;
+    }
+    for (int32_t i = 0; i < 32; i++) code[i] = v[i] < 0 ? half - 1 - above[i] : half + above[i];
+}
+
+/* Eight of them. */
+static void turbo_pack(uint8_t *to, const int32_t *code, int32_t bits)
+{
+    uint32_t all = 0;
+    for (int32_t i = 0; i < 8; i++) all |= (uint32_t)code[i] << i * bits;
+    for (int32_t b = 0; b < bits; b++) to[b] = (uint8_t)(all >> 8 * b);
+}
+
+/* As kvl_turbo_put, bit for bit, in loops that vectorise. */
+static void put_turbo(uint8_t *row, const float *x, int32_t n, int32_t bits)
+{
+    double norm = 0, values = 0, square[16];
+    int32_t code[32];
+    for (int32_t c = 0; c < 1 << bits; c++) {
+        double value = (double)kvl_turbo_value(bits, c);
+        square[c] = value * value;
+    }
+    for (int32_t i = 0; i < n; i++) norm += (double)x[i] * (double)x[i];
+    const float times = norm > 0 && norm < (double)INFINITY ? (float)(1 / sqrt(norm / n)) : 0;
+    for (int32_t i = 0; i < n; i += 32) {
+        turbo_codes(code, x + i, times, bits);
+        for (int32_t j = 0; j < 32; j++) values += square[code[j]];
+        for (int32_t j = 0; j < 32; j += 8)
+            turbo_pack(row + 2 + (i + j) / 8 * bits, code + j, bits);
+    }
+    uint16_t scale = kvl_block_to_half((float)sqrt(norm / values));
+    kvl_row_put_u16(row, (scale & 0x7fffu) < 0x7c00u ? scale : 0x7e00u);
+}
+
+static void put_turned(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+{
+    if (type == KVL_KV_TURBOQUANT4 || type == KVL_KV_TURBOQUANT3)
+        put_turbo(row, x, n, type == KVL_KV_TURBOQUANT4 ? 4 : 3);
+    else
+        kvl_row_put_turned(type, row, x, n);
+}
+
 void kvl_row_put(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
 {
     const enum kvl_kv_turn turn = kvl_kv_facts(type)->turn;
     float turned[KVL_ROW_MOST];
     if (put_plain(type, row, x, n)) return;
     if (turn == KVL_TURN_NONE) {
-        kvl_row_put_turned(type, row, x, n);
+        put_turned(type, row, x, n);
         return;
     }
     memcpy(turned, x, (size_t)n * sizeof *x);
     kvl_row_turn_by(turn, turned, n, false);
-    kvl_row_put_turned(type, row, turned, n);
+    put_turned(type, row, turned, n);
 }
 
 void kvl_row_get_turned(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
