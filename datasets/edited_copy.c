@@ -23,11 +23,11 @@ KVL_PHRASE(
     copy_question,
     "Begin with the line of {name} and copy {lines} lines, going on with the first line after "
     "the last one. Write each name and its code from right to left. The lines are:");
-/* The answer goes on where this ends. */
+/* The answer goes on where this ends, with the lines that are shown and the next name. */
 KVL_PHRASE(
     copy_plain,
     "Begin with the line of {name} and copy {lines} lines as they stand, going on with the first "
-    "line after the last one. The lines are:\n{name}:");
+    "line after the last one. The lines are:");
 
 enum { COPY_REVERSE = 0, COPY_NONE };
 static const char *const copy_edits[] = { "reverse", "none", NULL };
@@ -35,7 +35,7 @@ static const char *const copy_edits[] = { "reverse", "none", NULL };
 enum { COPY_LETTERS = 6, COPY_DIGITS = 5, COPY_ROWS = 1 << 20 };
 
 struct copy_opts {
-    int32_t lines, rows, edit;
+    int32_t lines, rows, edit, shown;
 };
 
 static const struct kvl_opt copy_options[] = {
@@ -55,6 +55,13 @@ static const struct kvl_opt copy_options[] = {
       .help = "lines in the context; auto fills it" },
     KVL_ROW_ENUM(copy_opts, edit, "reverse", copy_edits,
                  "what becomes of a code: it is turned around, or copied"),
+    { .name = "shown",
+      .type = KVL_OPT_INT,
+      .off = offsetof(struct copy_opts, shown),
+      .def = "0",
+      .min = 0,
+      .max = 64,
+      .help = "of edit=none: lines that stand in the question, to be gone on with" },
     { 0 },
 };
 
@@ -74,34 +81,42 @@ static int copy_next(struct kvl_list *l)
     return kvl_list_add(l, key, value, &e);
 }
 
-/* Line i of an answer; of one that is copied as it stands the question has the first name. */
-static int copy_line(const struct kvl_list *l, const struct kvl_list_entry *e, int32_t i,
-                     bool plain, struct kvl_buf *gold)
+static int copy_value(const struct kvl_list *l, const struct kvl_list_entry *e, bool plain,
+                      struct kvl_buf *to)
 {
-    const char *key = l->text.data + e->key, *value = l->text.data + e->value;
-    if (i > 0) KVL_TRY(kvl_buf_adds(gold, "\n"));
-    if (i > 0 || !plain)
-        KVL_TRY(kvl_buf_printf(gold, "%.*s%s", (int)e->n_key, key, plain ? ": " : " "));
-    if (plain) return kvl_buf_add(gold, value, e->n_value);
-    for (size_t c = e->n_value; c-- > 0;) KVL_TRY(kvl_buf_add(gold, value + c, 1));
+    const char *value = l->text.data + e->value;
+    if (plain) return kvl_buf_add(to, value, e->n_value);
+    for (size_t c = e->n_value; c-- > 0;) KVL_TRY(kvl_buf_add(to, value + c, 1));
     return KVL_OK;
 }
 
-/* The lines from the asked one on, behind each other. */
+/* The lines from the asked one on, behind each other.  Of those that are copied as they stand the question has the
+ * first ones that are shown and the name of the next. */
 static int copy_ask(const struct kvl_list *l, const struct kvl_list_entry *first,
                     int32_t i_question, struct kvl_list_words *out)
 {
     const struct copy_state *s = l->task;
-    int32_t from = kvl_lines_index(l, first), lines = s->opts->lines;
     bool plain = s->opts->edit == COPY_NONE;
+    int32_t from = kvl_lines_index(l, first), lines = s->opts->lines,
+            shown = plain ? s->opts->shown : 0;
     char key[COPY_LETTERS + 1] = "", number[16];
     (void)i_question;
     memcpy(key, l->text.data + first->key, KVL_MIN(first->n_key, COPY_LETTERS));
-    snprintf(number, sizeof number, "%d", lines);
+    snprintf(number, sizeof number, "%d", shown + lines);
     const struct kvl_text_field field[] = { { "name", key }, { "lines", number } };
     KVL_TRY(kvl_text_fill(plain ? copy_plain : copy_question, field, 2, &out->text));
-    for (int32_t i = 0; i < lines; i++)
-        KVL_TRY(copy_line(l, kvl_lines_entry(l, from + i), i, plain, &out->gold));
+    for (int32_t i = 0; i < shown + lines; i++) {
+        const struct kvl_list_entry *e = kvl_lines_entry(l, from + i);
+        /* Of the first line of a plain answer the question has the name. */
+        bool begins = plain && i <= shown;
+        struct kvl_buf *name = begins ? &out->text : &out->gold,
+                       *value = begins && i < shown ? &out->text : &out->gold;
+        if (begins || i > 0) KVL_TRY(kvl_buf_adds(name, "\n"));
+        KVL_TRY(kvl_buf_printf(name, "%.*s%s", (int)e->n_key, l->text.data + e->key,
+                               plain ? ":" : " "));
+        if (plain && i != shown) KVL_TRY(kvl_buf_adds(value, " "));
+        KVL_TRY(copy_value(l, e, plain, value));
+    }
     return kvl_buf_printf(&out->answer, "%s%s", plain ? " " : "\n", out->gold.data);
 }
 

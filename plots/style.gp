@@ -48,7 +48,7 @@ kvl_known = "full #000000 13   random #9a9a9a 2   oracle #5a5a5a 12 \
     curdkv #003f5c 8   capkv #7a9e9f 13   qfilters #bc5090 6   finch #8fb339 14 \
     simlayerkv #b07aa1 7   entropychunkkv #2f4b7c 12   dms #a05195 5   block #d45087 10 \
     chunk #f95d6a 15   per_layer #ff7c43 8   key_rerotation #665191 13   decode #003f5c 6 \
-    rkv #7a9e9f 11   triattention #bc5090 4"
+    rkv #7a9e9f 11   triattention #bc5090 4   kvzap #8fb339 7   dms_decode #ff7c43 14"
 kvl_n_known = words(kvl_known) / 3
 
 # For policies that are not listed: any of these colours with any of these markers.

@@ -157,7 +157,7 @@ static int attach_check_observers(const struct kvl_session *s, const struct kvl_
         enum kvl_observer what = want->column[i].what;
         int32_t param = want->column[i].param;
         if (kvl_observer_set_has(have, what, param)) continue;
-        if (!kvl_observes_columns(what) || what == KVL_OBS_BLOCKS)
+        if (!kvl_observes_sums(what))
             return kvl_fail(err, KVL_EINVAL, "%s observes \"%s\" of %d, the engine does not",
                             planned->policy->name, kvl_observer_name(what), param);
         return kvl_fail(err, KVL_EINVAL,
@@ -188,10 +188,9 @@ static int attach_check(const struct kvl_session *s, const struct kvl_planned *p
                         "device, or prefill: shared",
                         name);
     if (!planned->own_prefill && s->n_pos == 0)
-        return kvl_fail(err, KVL_EINVAL,
-                        "%s starts behind a context, this one is empty; want 1 token or more%s",
-                        name,
-                        planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
+        return kvl_fail(
+            err, KVL_EINVAL, "%s starts after a context, this one is empty; want 1 token or more%s",
+            name, planned->policy->prefill != KVL_PREFILL_SHARED ? ", or prefill: own" : "");
     KVL_TRY(kvl_planned_serves(planned, kvl_store_desc(s->engine->store)->type, err));
     if (s->engine->sinks && planned->own_prefill && planned->policy->prefill_mask)
         return kvl_fail(err, KVL_EINVAL,

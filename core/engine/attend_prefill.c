@@ -67,7 +67,7 @@ static int piece_rows(const struct kvl_forward *f, int32_t layer, struct piece p
 }
 
 /* What the observers keep of a layer that a policy sees.  kvl_observers_add comes last: in the last layer it moves
- * n_seen on, from which the other two count. */
+ * n_seen on, from which the others count. */
 static int piece_observe(const struct kvl_forward *f, int32_t layer, struct piece p,
                          const float *lse)
 {
@@ -82,6 +82,7 @@ static int piece_observe(const struct kvl_forward *f, int32_t layer, struct piec
     s->obs->n_seen += ahead;
     KVL_TRY(kvl_given(f, "moments", kvl_observers_moments(e, s->obs, layer, q_raw, p.n)));
     KVL_TRY(kvl_given(f, "column sums", kvl_observers_sum(e, s->obs, layer, q, lse, p.n)));
+    KVL_TRY(kvl_observers_inputs(s, layer, p.first, p.n, f->err));
     KVL_TRY(kvl_given(f, "observers", kvl_observers_add(e, s->obs, layer, q, lse, p.n)));
     s->obs->n_seen -= ahead;
     return KVL_OK;

@@ -23,7 +23,9 @@ int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set 
                        struct kvl_err *err)
 {
     KVL_TRY(engine_check_observers(set, err));
-    engine->desc.observers = *set;
+    struct kvl_observer_set loaded = *set;
+    KVL_TRY(kvl_engine_memory(engine, kvl_scorers_load(engine, &loaded, err), err));
+    engine->desc.observers = loaded;
     return KVL_OK;
 }
 
@@ -284,6 +286,7 @@ static int engine_fill(struct kvl_engine *e, struct kvl_err *err)
                                 .device = e->dev };
     KVL_TRY(kvl_store_create(&d, &e->store, err));
     KVL_TRY(kvl_sinks_create(e, err));
+    KVL_TRY(kvl_scorers_load(e, &e->desc.observers, err));
     return e->dev->discrete ? engine_mirror(e, err) : KVL_OK;
 }
 
@@ -328,6 +331,7 @@ void kvl_engine_destroy(struct kvl_engine *e)
     for (int32_t i = 0; i < e->n_mirrors; i++) e->dev->unmirror(e->mirror[i]);
     e->dev->free(KVL_PLACE_TABLE, e->sinks);
     e->dev->free(KVL_PLACE_TABLE, e->nothing);
+    kvl_scorers_free(e);
     kvl_free(e->mirror);
     kvl_hosted_destroy(e);
     kvl_free(e->row);

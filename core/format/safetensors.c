@@ -291,15 +291,19 @@ static int st_open_files(struct kvl_safetensors *s, const char *dir, bool map, s
     return rc;
 }
 
+static int st_room(struct kvl_safetensors *s, size_t most, struct kvl_err *err)
+{
+    s->file_name = kvl_alloc(KVL_MIN(most, (size_t)ST_MAX_FILES), sizeof *s->file_name);
+    s->file = kvl_alloc(KVL_MIN(most, (size_t)ST_MAX_FILES), sizeof *s->file);
+    return s->file_name && s->file ? KVL_OK
+                                   : kvl_fail(err, KVL_ENOMEM, "no memory for %zu files", most);
+}
+
 static int st_open(struct kvl_safetensors *s, const char *dir, bool map_files, const json_t *index,
                    struct kvl_err *err)
 {
     const json_t *map = json_object_get(index, "weight_map");
-    size_t most = index ? KVL_MAX(json_object_size(map), (size_t)1) : 1;
-    s->file_name = kvl_alloc(KVL_MIN(most, (size_t)ST_MAX_FILES), sizeof *s->file_name);
-    s->file = kvl_alloc(KVL_MIN(most, (size_t)ST_MAX_FILES), sizeof *s->file);
-    if (!s->file_name || !s->file)
-        return kvl_fail(err, KVL_ENOMEM, "no memory for %zu files", most);
+    KVL_TRY(st_room(s, index ? KVL_MAX(json_object_size(map), (size_t)1) : 1, err));
     KVL_TRY(index ? st_list(s, map, err) : st_add_name(s, st_single, err));
     KVL_TRY(st_open_files(s, dir, map_files, err));
     KVL_TRY(st_sort(s, err));
@@ -320,6 +324,20 @@ int kvl_safetensors_open(const char *dir, bool map, struct kvl_safetensors *out,
     json_decref(index);
     free(path);
     free(single);
+    return rc;
+}
+
+int kvl_safetensors_open_file(const char *path, bool map, struct kvl_safetensors *out,
+                              struct kvl_err *err)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    *out = (struct kvl_safetensors){ 0 };
+    char *dir = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+    int rc = dir ? st_room(out, 1, err) : kvl_fail(err, KVL_ENOMEM, "no memory for a path");
+    if (rc == KVL_OK) rc = st_add_name(out, name, err);
+    if (rc == KVL_OK) rc = st_open_files(out, dir, map, err);
+    if (rc == KVL_OK) rc = st_sort(out, err);
+    free(dir);
     return rc;
 }
 

@@ -37,6 +37,9 @@ struct kvl_safetensors {
 /* `out` is released by kvl_safetensors_close, also on failure.  map: never a copy. */
 int kvl_safetensors_open(const char *dir, bool map, struct kvl_safetensors *out,
                          struct kvl_err *err);
+/* One file of any name. */
+int kvl_safetensors_open_file(const char *path, bool map, struct kvl_safetensors *out,
+                              struct kvl_err *err);
 /* One file in memory, which the caller keeps alive (tests, fuzzing). */
 int kvl_safetensors_open_memory(const void *data, size_t size, struct kvl_safetensors *out,
                                 struct kvl_err *err);

@@ -75,7 +75,7 @@ struct kvl_mass { /* a computed window mass, kept until the observers change */
 
 /* What every token received; the total is sum - carry, sum is it rounded to float. */
 struct kvl_column_sums {
-    float *sum, *carry; /* [n_layers][n_heads][n_tok]; of blocks no carry */
+    float *sum, *carry; /* [n_layers][n_heads][n_tok]; of blocks and inputs no carry */
 };
 
 /* Sums over the queries before RoPE of positions `param` and up. */
@@ -109,7 +109,13 @@ struct kvl_observers {
 
 static inline bool kvl_observes_columns(enum kvl_observer what)
 {
-    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS || what == KVL_OBS_BLOCKS;
+    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS || what == KVL_OBS_BLOCKS ||
+           what == KVL_OBS_INPUTS;
+}
+/* A sum that grows with the prefill; others are written once. */
+static inline bool kvl_observes_sums(enum kvl_observer what)
+{
+    return what == KVL_OBS_COLUMNS || what == KVL_OBS_LOGITS;
 }
 
 /* Made of a second pass over the context. */
@@ -151,6 +157,14 @@ int kvl_observers_blocks(const struct kvl_engine *e, const struct kvl_observers 
                          int32_t layer, const float *q, int32_t n);
 /* The same of the complete context, its last block too: sums [n_heads][n_tok]. */
 int kvl_observed_blocks(struct kvl_session *s, int32_t i, int32_t layer, float *sums);
+
+/* KVL_OBS_INPUTS (observe_inputs.c): scores of what entered one layer with a chunk, rows first .. first + n - 1 of
+ * e->xn. */
+int kvl_observers_inputs(struct kvl_session *s, int32_t layer, int32_t first, int32_t n,
+                         struct kvl_err *err);
+/* Loads the scorers of a set that the engine does not have, and forgets where they came from. */
+int kvl_scorers_load(struct kvl_engine *e, struct kvl_observer_set *set, struct kvl_err *err);
+void kvl_scorers_free(struct kvl_engine *e);
 
 /* Adds queries before RoPE [n][n_heads * head_dim] of tokens n_seen .. n_seen + n - 1 of one layer to
  * the moments. */

@@ -79,6 +79,7 @@ struct kvl_host {
     bool looked;        /* but waited then */
     bool fetched;       /* it, or this layer, brought something from the host */
     const struct kvl_asked *asked; /* it scores these, not the context; NULL: the context */
+    const float *input; /* append of a step: what entered the layer [n_embd]; else NULL */
     /* what it was handed and the host does not have before it looks */
     struct kvl_pieces handed[KVL_MAX_HANDED];
     int32_t n_handed;
@@ -110,8 +111,15 @@ struct kvl_session {
     int tap_rc;         /* what a tap inside a hook returned: the hook's call ends with it */
 };
 
+/* A scorer of inputs, and what it loaded. */
+struct kvl_loaded_scorer {
+    struct kvl_loaded_scorer *next;
+    struct kvl_input_scorer scorer;
+    void *memory; /* TABLE */
+};
+
 struct kvl_engine {
-    struct kvl_engine_desc desc; /* defaults filled in */
+    struct kvl_engine_desc desc; /* defaults filled in; observers.scorer are NULL */
     const struct kvl_model *model;
     const struct kvl_device *dev;
     /* ops: their results are there after kvl_engine_sync, and `pending` is to be set; now: when they return */
@@ -119,8 +127,9 @@ struct kvl_engine {
     bool pending; /* something was given to the device that was not waited for */
     bool unread; /* was waited for, but what both sides see may still be where operators wrote it */
     bool marks;  /* hooks of this call ran ahead of the device, which may have marked a row */
-    const struct kvl_row *marked; /* the first row of the call that did */
-    const void **mirror;          /* [n_mirrors] what of the model has a copy on the device */
+    const struct kvl_row *marked;      /* the first row of the call that did */
+    struct kvl_loaded_scorer *scorers; /* all that sessions observe, or observed */
+    const void **mirror;               /* [n_mirrors] what of the model has a copy on the device */
     int32_t n_mirrors;
     struct kvl_store *store;
     float scale, cap; /* of q.k; of logits, 0 = none */

@@ -150,7 +150,7 @@ static int pre_tokenizer(struct steps *s, const json_t *v, const char *path)
     if (!v || json_is_null(v)) return KVL_OK;
     if (kvl_hf_json_is(type, "Sequence"))
         return each(s, json_object_get(v, "pretokenizers"), path, "pretokenizers", pre_tokenizer);
-    if (s->byte_level || s->metaspace) return refuse(s, path, "type", v, "nothing behind the last");
+    if (s->byte_level || s->metaspace) return refuse(s, path, "type", v, "nothing after the last");
     if (kvl_hf_json_is(type, "Split")) return split_step(s, v, path);
     if (kvl_hf_json_is(type, "Digits"))
         return add_pattern(

@@ -116,7 +116,7 @@ int kvl_capture_context(struct kvl_capture *c, struct kvl_session *s, double sha
     c->context_tok = kvl_session_len(s);
     c->k = KVL_MAX(1, (int32_t)(share * c->context_tok));
     if (c->context_tok < 1 || n < 1 || c->context_tok > c->max_tok - n)
-        return kvl_fail(err, KVL_EINTERNAL, "%d tokens behind %d, want at most %d", n,
+        return kvl_fail(err, KVL_EINTERNAL, "%d tokens after %d, want at most %d", n,
                         c->context_tok, c->max_tok);
     capture_begin(c);
     kvl_session_tap(s, &(struct kvl_tap){ .user = c, .read = capture_tap });

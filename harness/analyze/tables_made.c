@@ -7,6 +7,7 @@
 #include "kvl/model_tables.h"
 #include "registry.h"
 #include "stop.h"
+#include "tables_maps.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +25,7 @@ struct tables_kind {
     const char *options; /* that make it measure, and report what it measured */
     bool per_kv_head;
     int32_t vectors; /* times head_dim numbers of a head; 0: a few */
-    int (*write)(const struct kvl_tables_made *t, FILE *out);
+    int (*write)(const struct kvl_tables_made *t, FILE *out); /* NULL: networks, in a folder */
 };
 
 static const char *const tables_patterns[TABLES_PATTERNS] = { "vertical_slash", "a_shape",
@@ -105,6 +106,7 @@ static const struct tables_kind tables_kinds[] = {
     { "duo_attention", "gates=measure,report_gates=true", true, 0, tables_write_gates },
     { "qfilters", "samples=65536,report_filters=true", true, 1, tables_write_vectors },
     { "triattention", "samples=65536,report_means=true", false, 2, tables_write_vectors },
+    { "kvzap", "", true, 0, NULL },
 };
 enum { TABLES_N_KINDS = sizeof tables_kinds / sizeof tables_kinds[0] };
 
@@ -141,11 +143,12 @@ int kvl_tables_policy(struct kvl_tables_made *t)
             t->kind = &tables_kinds[i];
     if (!t->kind)
         return kvl_fail(t->err, KVL_EINVAL,
-                        "%.*s: has no table of heads, want minference, duo_attention, qfilters or "
-                        "triattention",
+                        "%.*s: has no table of heads, want minference, duo_attention, qfilters, "
+                        "triattention or kvzap",
                         (int)n, policy);
     struct kvl_buf text = { 0 };
-    int rc = kvl_buf_printf(&text, "%s%s%s", policy, policy[n] ? "," : ":", t->kind->options);
+    const char *more = t->kind->options, *between = !*more ? "" : policy[n] ? "," : ":";
+    int rc = kvl_buf_printf(&text, "%s%s%s", policy, between, more);
     if (rc == KVL_OK) rc = kvl_policy_spec_parse(t->registry, text.data, &t->spec, t->err);
     kvl_buf_free(&text);
     return rc;
@@ -283,14 +286,23 @@ static int tables_contexts(struct kvl_tables_made *t,
 
 /* ---- the file ----------------------------------------------------------------------------------------- */
 
-static void tables_write_source(const struct kvl_tables_made *t, FILE *out)
+static int tables_source(const struct kvl_tables_made *t, struct kvl_buf *out)
 {
     const struct kvl_tables_want *a = t->want;
-    fprintf(out, "# measured on %d contexts of", a->contexts);
-    for (int32_t i = 0; i < a->n_lengths; i++) fprintf(out, "%s %d", i ? "," : "", a->length[i]);
-    fprintf(out, " tokens each of");
-    for (int32_t i = 0; i < a->n_tasks; i++) fprintf(out, "%s %s", i ? "," : "", a->task[i]);
-    fprintf(out, ", seed %lld\n", (long long)a->seed);
+    KVL_TRY(kvl_buf_printf(out, "%d contexts of", a->contexts));
+    for (int32_t i = 0; i < a->n_lengths; i++)
+        KVL_TRY(kvl_buf_printf(out, "%s %d", i ? "," : "", a->length[i]));
+    KVL_TRY(kvl_buf_adds(out, " tokens each of"));
+    for (int32_t i = 0; i < a->n_tasks; i++)
+        KVL_TRY(kvl_buf_printf(out, "%s %s", i ? "," : "", a->task[i]));
+    return kvl_buf_printf(out, ", seed %lld", (long long)a->seed);
+}
+
+static void tables_write_source(const struct kvl_tables_made *t, FILE *out)
+{
+    struct kvl_buf text = { 0 };
+    if (tables_source(t, &text) == KVL_OK) fprintf(out, "# measured on %s\n", text.data);
+    kvl_buf_free(&text);
 }
 
 static int tables_write_method(const struct kvl_tables_made *t, FILE *out)
@@ -308,7 +320,7 @@ static int tables_write_sets(const struct kvl_tables_made *t, FILE *out)
     const struct kvl_model_tables *m = t->all;
     fprintf(
         out,
-        "# filter layers, layers left dense at most: mean share that the layers behind them keep, "
+        "# filter layers, layers left dense at most: mean share that the layers after them keep, "
         "answer tokens of %lld\n# that stay what full attention makes them, with lists of %g of "
         "the context\n",
         (long long)m->n_answer, m->share);
@@ -331,7 +343,7 @@ static int tables_write_model(const struct kvl_tables_made *t, FILE *out)
             kvl_model_hash(t->model), kvl_model_name(t->model), kvl_build.version);
     tables_write_source(t, out);
     KVL_TRY(tables_write_sets(t, out));
-    fprintf(out, "# layer, then of itself and those behind it: attention kept with its list, as a "
+    fprintf(out, "# layer, then of itself and those after it: attention kept with its list, as a "
                  "share of that with their own\n");
     for (int32_t l = 0; l < sh->n_layers; l++) {
         fprintf(out, "kept %d", l);
@@ -390,9 +402,21 @@ static int tables_fresh(const struct kvl_tables_made *t, const char *path)
     return kvl_fail(t->err, KVL_EINVAL, "%s: exists already, want a new file", path);
 }
 
+static int tables_run_maps(struct kvl_tables_made *t)
+{
+    struct kvl_buf source = { 0 };
+    KVL_TRY(kvl_tables_maps_check(t));
+    KVL_TRY(tables_contexts(t, kvl_tables_maps_text));
+    int rc = tables_source(t, &source);
+    if (rc == KVL_OK) rc = kvl_tables_maps_write(t, source.data);
+    kvl_buf_free(&source);
+    return rc;
+}
+
 static int tables_run_method(struct kvl_tables_made *t)
 {
     KVL_TRY(tables_fresh(t, t->want->out));
+    if (!t->kind->write) return tables_run_maps(t);
     if (t->want->n_lengths > 1)
         return kvl_fail(t->err, KVL_EINVAL,
                         "--length: %d numbers, want one for the table of a method",
@@ -490,6 +514,7 @@ int kvl_tables_make(struct kvl_tables_made *t)
 void kvl_tables_made_free(struct kvl_tables_made *t)
 {
     kvl_model_tables_destroy(t->all);
+    kvl_input_fit_destroy(t->fit);
     kvl_engine_destroy(t->engine);
     kvl_policy_spec_free(&t->spec);
     kvl_buf_free(&t->options);

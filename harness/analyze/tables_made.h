@@ -19,6 +19,7 @@ struct kvl_tables_want {
 };
 
 struct tables_kind;
+struct kvl_input_fit;
 
 struct kvl_tables_made {
     /* set before; borrowed */
@@ -38,6 +39,7 @@ struct kvl_tables_made {
     int (*feed)(struct kvl_tables_made *t,
                 const struct kvl_table_text *text); /* what contexts are for */
     struct kvl_model_tables *all;                   /* of the model */
+    struct kvl_input_fit *fit;                      /* of networks; NULL before the first text */
 };
 
 /* Before there is a model: the policy that measures.  KVL_EINVAL: it has no table. */

@@ -5,6 +5,7 @@
 
 int kvl_ask_room_create(int32_t n_vocab, struct kvl_ask_room *out, struct kvl_err *err)
 {
+    out->stepped = NULL;
     out->logits = kvl_alloc(KVL_ASK_MAX * (size_t)n_vocab, sizeof *out->logits);
     if (!out->logits) return kvl_fail(err, KVL_ENOMEM, "out of memory for logits");
     return kvl_sampler_create(n_vocab, &out->sampler, err);
@@ -134,9 +135,12 @@ int kvl_ask_decode(struct kvl_ask *const *ask, int32_t n, const struct kvl_model
                    struct kvl_ask_room *room, struct kvl_err *err)
 {
     struct step st;
+    int32_t most = 0;
+    for (int32_t i = 0; i < n; i++) most = KVL_MAX(most, ask[i]->n_feed + ask[i]->max_new - 1);
     KVL_TRY(step_gather(ask, n, &st, err));
-    while (st.n > 0) {
+    for (int32_t step = 1; st.n > 0; step++) {
         KVL_TRY(step_run(&st, model, room, err));
+        if (room->stepped) room->stepped(room->user, step, most);
         KVL_TRY(step_gather(ask, n, &st, err));
     }
     return KVL_OK;

@@ -13,6 +13,9 @@ void kvl_ask_free(struct kvl_ask *a);
 struct kvl_ask_room {
     float *logits; /* [KVL_ASK_MAX][n_vocab] */
     struct kvl_sampler sampler;
+    /* Called after every step, the first is 1, of which there are `most` at most; NULL: not. */
+    void (*stepped)(void *user, int32_t step, int32_t most);
+    void *user;
 };
 int kvl_ask_room_create(int32_t n_vocab, struct kvl_ask_room *out, struct kvl_err *err);
 void kvl_ask_room_free(struct kvl_ask_room *r);

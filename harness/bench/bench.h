@@ -176,6 +176,7 @@ int bench_methods_check(struct bench *b);
 struct bench_method_cost {
     double meta_ms, select_ms, attend_ms, evict_ms, fetch_ms;
     double busy_ms;                      /* of a token: processor time where there is one thread */
+    double full_ms;                      /* the same of full attention, by turns with it */
     struct bench_spread token_ms, speed; /* speed: times that of full attention */
     double kv_bytes, index_bytes, fetch_bytes, attended_tok;
     double dense_tok;        /* of attended_tok: in layers that the method leaves dense */

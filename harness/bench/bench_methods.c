@@ -40,7 +40,7 @@ static double median(double *v, int32_t n)
     return bench_spread(v, n).mid;
 }
 
-enum { META, SELECT, ATTEND, EVICT, FETCH, TOKEN, FULL, BUSY, N_TIMES };
+enum { META, SELECT, ATTEND, EVICT, FETCH, TOKEN, FULL, SPEED, BUSY, N_TIMES };
 
 /* Seconds of a token that ratios are made of: other processes take no processor time from one thread. */
 static double window_s(const struct methods *m, const struct bench_window *w)
@@ -55,7 +55,7 @@ static int method_round(struct methods *m, const struct kvl_session *s, float *l
     KVL_TRY(
         bench_decode_steps(m->b, m->ground[0].at[0], m->ground[0].logits, METHODS_FULL_STEPS, w));
     m->full_bytes = (double)w->count.kv_read_bytes / w->n;
-    ms[FULL] = window_s(m, w);
+    ms[FULL] = 1e3 * window_s(m, w);
     KVL_TRY(bench_decode_steps(m->b, s, logits, METHODS_STEPS, w));
     const struct kvl_counters *k = &w->count;
     const uint64_t ns[TOKEN] = { [META] = k->meta_ns,
@@ -66,7 +66,7 @@ static int method_round(struct methods *m, const struct kvl_session *s, float *l
     for (int i = 0; i < TOKEN; i++) ms[i] = 1e-6 * (double)ns[i] / w->n;
     ms[TOKEN] = 1e3 * w->token_s;
     ms[BUSY] = 1e3 * window_s(m, w);
-    ms[FULL] /= window_s(m, w);
+    ms[SPEED] = ms[FULL] / ms[BUSY];
     return KVL_OK;
 }
 
@@ -89,13 +89,14 @@ static int method_rounds(struct methods *m, const struct kvl_session *s, float *
     out->evict_ms = median(ms[EVICT], n);
     out->fetch_ms = median(ms[FETCH], n);
     out->token_ms = bench_spread(ms[TOKEN], n);
-    out->speed = bench_spread(ms[FULL], n);
+    out->speed = bench_spread(ms[SPEED], n);
     out->kv_bytes = (double)k->kv_read_bytes / w.n;
     out->index_bytes = (double)k->index_read_bytes / w.n;
     out->fetch_bytes = (double)k->h2d_bytes / w.n;
     out->attended_tok = lanes > 0 ? (double)(k->attended_tok + k->dense_tok) / lanes : 0;
     out->dense_tok = lanes > 0 ? (double)k->dense_tok / lanes : 0;
     out->busy_ms = median(ms[BUSY], n);
+    out->full_ms = median(ms[FULL], n);
     out->selects = (double)k->n_select / w.n;
     out->fetches = (double)k->h2d_calls / w.n;
     out->device_bytes = (double)k->device_peak_bytes;

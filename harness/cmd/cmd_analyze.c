@@ -156,7 +156,7 @@ static int analyze_filters(struct analyze *z)
         (a->dense_layers > a->wait_layers && a->dense_layers < n))
         return KVL_OK;
     return kvl_fail(z->err, KVL_EINVAL,
-                    "--dense-layers: %d with %d waiting behind each filter; the model has %d "
+                    "--dense-layers: %d with %d waiting after each filter; the model has %d "
                     "layers, want %d to %d",
                     a->dense_layers, a->wait_layers, n, a->wait_layers + 1, n - 1);
 }

@@ -53,7 +53,7 @@ static int compare_threshold(struct compare_args *a, const char *word)
     double v = word[n] ? strtod(word + n + 1, &end) : KVL_NAN;
     if (!(v >= 0) || isinf(v) || end == word + n + 1 || *end)
         return kvl_fail(a->base.err, KVL_EINVAL,
-                        "--threshold %s: want a number from 0 on behind =", word);
+                        "--threshold %s: want a number from 0 on after =", word);
     a->want.threshold[m] = v;
     return KVL_OK;
 }

@@ -41,7 +41,7 @@ static const struct argp_option trace_options[] = {
     { "text", TRACE_KEY_TEXT, "FILE", 0, "the tokens as a text file", 0 },
     { "context", TRACE_KEY_CONTEXT, "N", 0,
       "tokens before the first step (default: all but the last)", 0 },
-    { "steps", TRACE_KEY_STEPS, "N", 0, "steps (default: all tokens behind the context)", 0 },
+    { "steps", TRACE_KEY_STEPS, "N", 0, "steps (default: all tokens after the context)", 0 },
     { "policy", 'P', "NAME[:budget=B,prefill=own,OPTION=V,...]", 0, "whose choices", 0 },
     { "budget", TRACE_KEY_BUDGET, "B", 0, "tokens per lane (256), or part of the context (25%)",
       0 },
@@ -101,7 +101,7 @@ static const struct argp trace_argp = {
         "Positions that attention reads under a policy, per step, layer and head, with the scores "
         "that chose them, and positions that evictions keep.\v"
         "The context is prefilled densely (with prefill=own the policy reads it, untraced), the "
-        "policy starts, and the tokens behind the context are its steps, whatever the model would "
+        "policy starts, and the tokens after the context are its steps, whatever the model would "
         "say.  results/README.md, \"A trace\", has the fields; zstdcat prints them.",
     .children = trace_children,
 };
@@ -309,7 +309,7 @@ static int trace_run(struct trace *t)
     kvl_stop_install();
     KVL_TRY(trace_file(t));
     printf(
-        "%s: %d steps of %s behind %d tokens: %lld reads, %lld lists of scores, %lld evictions of "
+        "%s: %d steps of %s after %d tokens: %lld reads, %lld lists of scores, %lld evictions of "
         "a lane\n",
         a->out, t->steps, t->spec.policy->name, t->context, (long long)t->out.n_reads,
         (long long)t->out.n_scores, (long long)t->out.n_keeps);

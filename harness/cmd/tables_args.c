@@ -114,8 +114,8 @@ static const struct argp_child tables_children[] = { { &kvl_model_argp, 0, NULL,
 const struct argp kvl_tables_argp = {
     .options = tables_options,
     .parser = tables_parse,
-    .args_doc =
-        "MODEL.gguf\nminference|duo_attention|qfilters|triattention[:OPTION=V,...] MODEL.gguf",
+    .args_doc = "MODEL.gguf\nminference|duo_attention|qfilters|triattention|kvzap[:OPTION=V,...] "
+                "MODEL.gguf",
     .doc =
         "Measures what methods want to know of a model beforehand, on generated contexts with a "
         "question and its answer, and writes it beside the model: what layers keep of their "
@@ -125,7 +125,9 @@ const struct argp kvl_tables_argp = {
         "For one method, the table of heads that it takes as table=FILE: of minference the kind "
         "of pattern that captures most of each query head's attention, of duo_attention the "
         "shares, of qfilters the direction of each kv head's queries, of triattention the mean and "
-        "the lengths of each query head's queries.\v"
+        "the lengths of each query head's queries.  Of kvzap it fits networks, "
+        "which kvzap takes as weights=FOLDER: -o is the folder, and one text of four is held "
+        "out.\v"
         "A file beside a model is used if it is of this very model (by its hash); delete it "
         "to measure again.",
     .children = tables_children,

@@ -33,7 +33,7 @@ int kvl_prefill_parse(const struct kvl_policy *policy, const char *text, bool *o
     if (text && only_own && strcmp(text, "shared") == 0)
         return kvl_fail(
             err, KVL_EINVAL,
-            "prefill=shared: %s is a way to prefill, and would have nothing to do behind a "
+            "prefill=shared: %s is a way to prefill, and would have nothing to do after a "
             "shared one; want prefill=own, or leave it out",
             policy->name);
     *own = text ? strcmp(text, "own") == 0 : only_own;

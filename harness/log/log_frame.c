@@ -164,7 +164,7 @@ int kvl_log_unpack(struct kvl_log_unpacker *u, const uint8_t *src, size_t len, k
             return kvl_fail(err, KVL_ELOG, "the frame is cut off");
         if (out.pos) KVL_TRY(fn(u->text, out.pos, user, err));
     }
-    if (in.pos != len) return kvl_fail(err, KVL_ELOG, "%zu bytes behind the frame", len - in.pos);
+    if (in.pos != len) return kvl_fail(err, KVL_ELOG, "%zu bytes after the frame", len - in.pos);
     return KVL_OK;
 }
 

@@ -138,7 +138,7 @@ static int similarity_layers(const json_t *row, size_t n, FILE *out, struct kvl_
                              3);
         kvl_table_number(&t, 100 * row_number(hit, l), 1);
     }
-    fputs("  Mean of a row over the layer itself and those behind it; evidence among its tokens:\n",
+    fputs("  Mean of a row over the layer itself and those after it; evidence among its tokens:\n",
           out);
     return table_end(&t, out, err);
 }
@@ -152,9 +152,9 @@ static void similarity_suggest(const json_t *row, FILE *out)
                 json_integer_value(json_array_get(filters, i)));
     fprintf(
         out,
-        ".  The layers behind them keep %.3f of their attention, %.3f with tokens of their own "
+        ".  The layers after them keep %.3f of their attention, %.3f with tokens of their own "
         "choice.\n  Rule (that of omnikv:filter_layers=measured, here over all answer steps): of "
-        "the sets that leave at most %.0f layers\n  dense, %.0f behind each filter included, "
+        "the sets that leave at most %.0f layers\n  dense, %.0f after each filter included, "
         "the one that keeps the most.\n\n",
         kvl_json_number(row, "captured"), kvl_json_number(row, "own"),
         kvl_json_number(row, "dense_layers"), kvl_json_number(row, "wait_layers"));

@@ -66,18 +66,16 @@ static void progress_rate_text(double per_s, char out[32])
         snprintf(out, 32, "  %.*f answers/min", per_s * 60.0 < 10.0, per_s * 60.0);
 }
 
-/* What was known a while ago, less that while. */
-static double progress_left_s(const struct kvl_progress *p, uint64_t now)
+double kvl_progress_left_s(const struct kvl_progress *p, uint64_t now)
 {
-    return p->t_known && !isnan(p->left_s)
-               ? fmax(p->left_s - (double)(now - p->t_known) * 1e-9, 0.0)
-               : p->left_s;
+    if (!p->t_known || !(p->left_s > 0.0)) return p->left_s;
+    return p->left_s * exp(-(double)(now - p->t_known) * 1e-9 / p->left_s);
 }
 
 /* The part that was known then, and what the time since then has made of the rest: amid a prefill of minutes it moves. */
 static double progress_part(const struct kvl_progress *p, uint64_t now)
 {
-    double left = progress_left_s(p, now);
+    double left = kvl_progress_left_s(p, now);
     return p->left_s > 0.0 ? 1.0 - (1.0 - p->part) * left / p->left_s : p->part;
 }
 
@@ -88,7 +86,7 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     char left[32], spent[32], errors[32] = "", rate[32] = "";
     double elapsed = (double)(now - p->t_start) * 1e-9;
     kvl_progress_time(elapsed, spent, sizeof spent);
-    kvl_progress_time(progress_left_s(p, now), left, sizeof left);
+    kvl_progress_time(kvl_progress_left_s(p, now), left, sizeof left);
     if (p->n_errors) snprintf(errors, sizeof errors, ", %zu errors", p->n_errors);
     if (p->n_answers && elapsed > 0.0) progress_rate_text((double)p->n_answers / elapsed, rate);
     if (p->tty) kvl_show_clear_line();
@@ -100,11 +98,31 @@ void kvl_progress_show(struct kvl_progress *p, const char *what)
     p->shown = true;
 }
 
-/* ---- amid a prefill -------------------------------------------------------------------------- */
+/* ---- amid a prefill, amid answers ------------------------------------------------------------ */
 
 void kvl_progress_name(struct kvl_progress *p, const char *what)
 {
     snprintf(p->what, sizeof p->what, "%s", what);
+}
+
+/* By the process that shows the line. */
+static void progress_say(struct kvl_progress *p, const char *what)
+{
+    if (!p->tell) {
+        kvl_progress_show(p, what);
+        return;
+    }
+    p->tell(what, p->tell_user);
+    p->t_shown = kvl_now_ns();
+}
+
+void kvl_progress_step(void *progress, int32_t step, int32_t most)
+{
+    struct kvl_progress *p = progress;
+    char what[192];
+    if (!kvl_progress_due(p)) return;
+    snprintf(what, sizeof what, "%s  token %d of at most %d", p->what, step, most);
+    progress_say(p, what);
 }
 
 static void progress_tick(int64_t done, int64_t all, void *user)
@@ -117,12 +135,7 @@ static void progress_tick(int64_t done, int64_t all, void *user)
     double per_s = (double)done / p->n_layers / ((double)(now - p->t_prefill) * 1e-9);
     snprintf(what, sizeof what, "%s  prefill %.0f %%  %.*f tok/s", p->what,
              100.0 * (double)done / (double)all, per_s < 10.0, per_s);
-    if (!p->tell) {
-        kvl_progress_show(p, what);
-        return;
-    }
-    p->tell(what, p->tell_user);
-    p->t_shown = now;
+    progress_say(p, what);
 }
 
 void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e)

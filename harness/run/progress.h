@@ -33,6 +33,9 @@ void kvl_progress_spent(struct kvl_progress *p);
 bool kvl_progress_due(const struct kvl_progress *p);
 /* So much of the work is done, 0 to 1, and the rest takes as long. */
 void kvl_progress_part(struct kvl_progress *p, double part);
+/* Seconds that are left at `now`, from what was known a while ago: less by that while at first, never none; a prefill
+ * that takes longer than all was to take is not at its end. */
+double kvl_progress_left_s(const struct kvl_progress *p, uint64_t now);
 
 void kvl_progress_begin(struct kvl_progress *p, bool quiet);
 /* Shows the line: on a terminal at most every 0.2 s, else every 10 s. */
@@ -42,6 +45,8 @@ void kvl_progress_name(struct kvl_progress *p, const char *what);
 /* Whenever the line is due amid a prefill of `e` it is shown, with how far that is and tokens per second.  `p` must
  * outlive the engine. */
 void kvl_progress_watch(struct kvl_progress *p, struct kvl_engine *e);
+/* A step of answers, 1 to `most`: the line is shown where it is due, so that it moves amid long ones. */
+void kvl_progress_step(void *progress, int32_t step, int32_t most);
 /* Wipes the line from a terminal, so that other text can follow. */
 void kvl_progress_end(struct kvl_progress *p);
 /* "1:02:03" or "2:03"; "?" for NaN.  At least 32 bytes. */

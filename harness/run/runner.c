@@ -129,6 +129,8 @@ int kvl_runner_engine(struct kvl_runner *r, struct kvl_err *err)
     kvl_progress_watch(&r->progress, r->engine);
     KVL_TRY(runner_reference(r, desc, err));
     KVL_TRY(kvl_ask_room_create(kvl_model_shape(r->work->model)->n_vocab, &r->room, err));
+    r->room.stepped = kvl_progress_step;
+    r->room.user = &r->progress;
     return kvl_kv_units(kvl_engine_store(r->engine), &r->units, err);
 }
 

@@ -124,6 +124,38 @@ static int costs_left_out(void *user, const struct bench_method_at *at, const ch
     return KVL_OK;
 }
 
+/* All times of a token. */
+static void cost_scale(struct bench_method_cost *c, double by)
+{
+    double *ms[] = { &c->meta_ms,  &c->select_ms, &c->attend_ms,    &c->evict_ms,
+                     &c->fetch_ms, &c->busy_ms,   &c->token_ms.mid, &c->full_ms };
+    for (size_t i = 0; i < sizeof ms / sizeof ms[0]; i++) *ms[i] *= by;
+}
+
+/* A machine is now faster, now slower: every method's times as if full attention, which took turns with it, had taken
+ * what it took in the middle of all of them. */
+static int costs_level(struct bench *b, struct kvl_costs *costs, int32_t depth)
+{
+    double *full = kvl_alloc(costs->n + 1, sizeof *full);
+    int32_t n = 0;
+    if (!full) return kvl_fail(b->err, KVL_ENOMEM, "out of memory for costs");
+    for (int pass = 0; pass < 2; pass++) {
+        double mid = n ? bench_spread(full, n).mid : 0;
+        for (size_t i = 0; i < costs->n; i++) {
+            struct kvl_method_costs *m = &costs->method[i];
+            struct bench_method_cost *c = m->n ? &m->at[m->n - 1] : NULL;
+            if (!c || m->depth[m->n - 1] != depth || m->budget_tok != b->config.budget_tok)
+                continue;
+            if (pass == 0)
+                full[n++] = c->full_ms;
+            else
+                cost_scale(c, mid / c->full_ms);
+        }
+    }
+    kvl_free(full);
+    return KVL_OK;
+}
+
 int kvl_costs_measure(struct bench *b, struct kvl_costs *costs)
 {
     struct costs_run run = { b, costs };
@@ -132,6 +164,7 @@ int kvl_costs_measure(struct bench *b, struct kvl_costs *costs)
         bench_say("every method at %d tokens, budget %d", b->config.depths.v[i],
                   b->config.budget_tok);
         KVL_TRY(bench_methods_at(b, b->config.threads.v[0], b->config.depths.v[i], &sink));
+        KVL_TRY(costs_level(b, costs, b->config.depths.v[i]));
     }
     return KVL_OK;
 }

@@ -19,12 +19,40 @@ static struct rig_desc desc_of(bool host, int32_t chunk_tok)
                               .chunk_tok = chunk_tok };
 }
 
+/* Scores of inputs: products with weights that load writes. */
+static int products_load(const struct kvl_input_scorer *scorer, const struct kvl_shape *shape,
+                         void *memory, struct kvl_err *err)
+{
+    float *w = memory;
+    (void)scorer;
+    (void)err;
+    for (int32_t i = 0; i < shape->n_kv_heads * shape->n_embd; i++) w[i] = (float)(i % 7 - 3);
+    return KVL_OK;
+}
+
+static int products_score(const struct kvl_pctx *ctx, const void *memory, int32_t layer,
+                          const float *x, int32_t n, float *score)
+{
+    int32_t heads = ctx->shape->n_kv_heads;
+    float *y;
+    KVL_TRY(kvl_scratch_get(ctx, (size_t)(heads * n), &y));
+    KVL_TRY(kvl_product(ctx, x, n, memory, heads, ctx->shape->n_embd, y));
+    for (int32_t i = 0; i < heads * n; i++) score[i] = y[i % n * heads + i / n] + (float)layer;
+    return KVL_OK;
+}
+
+static const struct kvl_input_scorer products = {
+    .key = 11, .bytes = 4096 * sizeof(float), .load = products_load, .score = products_score
+};
+
 static const struct kvl_observer_set everything = { .window = 40,
                                                     .column = { { KVL_OBS_COLUMNS, 0 },
                                                                 { KVL_OBS_COLUMNS, 20 },
                                                                 { KVL_OBS_LOGITS, 16 },
-                                                                { KVL_OBS_MOMENTS, 4 } },
-                                                    .n_columns = 4 };
+                                                                { KVL_OBS_MOMENTS, 4 },
+                                                                { KVL_OBS_INPUTS, 11 } },
+                                                    .scorer = { [4] = &products },
+                                                    .n_columns = 5 };
 
 static bool on_device(const struct rig *r)
 {

@@ -166,7 +166,7 @@ refuse '"drift": one analysis at a time, or all' mass drift "${some[@]}"
 refuse '--tokens: 16 after 64, want them ascending' mass "${some[@]}" --tokens 64,16
 refuse '--tokens: "x" is no number, want 1 to 16777216' mass "${some[@]}" --tokens x
 refuse '--lag: "65" is out of range, want 1 to 64' drift "${some[@]}" --lag 65
-refuse '--dense-layers: 1 with 1 waiting behind each filter; the model has 8 layers, want 2 to 7' \
+refuse '--dense-layers: 1 with 1 waiting after each filter; the model has 8 layers, want 2 to 7' \
     similarity "${some[@]}" --dense-layers 1 --wait-layers 1
 refuse 'analyze: model: is missing, want --model FILE.gguf' mass --task passkey --length 200
 refuse 'analyze: tasks: is missing, want --task NAME (kvlab list tasks)' mass -m "$model" --length 200

@@ -148,6 +148,6 @@ compares 2 old.zst
 compares 2 old.zst nothing.zst
 says err '^kvlab: nothing.zst: cannot open'
 compares 2 old.zst old.zst --threshold speed
-says err 'want a number from 0 on behind =$'
+says err 'want a number from 0 on after =$'
 compares 2 old.zst old.zst --threshold time=1
 compares 2 old.zst old.zst --measure time

@@ -80,7 +80,7 @@ done
 
 # ---- unfinished ----------------------------------------------------------------------------------------------
 
-sweep() { "$program" run -m "$model" -P full,random --budget 32 -t passkey:keys=2 --length 2048 --contexts 40 --questions 2 --threads 1 \
+sweep() { "$program" run -m "$model" -P full,random --budget 32 -t passkey:keys=2 --length 2048 --contexts 20 --questions 2 --threads 1 \
     --jobs "$1" --quiet --log g.zst >/dev/null 2>err & }
 samples() { { records g.zst sample 2>/dev/null || true; } | wc -l; }
 for jobs in 1 2; do
@@ -93,19 +93,19 @@ for jobs in 1 2; do
     kill -INT %% 2>/dev/null || fail "--jobs $jobs: ended before it was stopped"
     wait || true
     "$program" report g.zst >table 2>err || true
-    grep -qE '^ *random .* [0-9]+/[0-9]+ of 80' table || fail "--jobs $jobs: no unfinished row: $(cat table)"
+    grep -qE '^ *random .* [0-9]+/[0-9]+ of 40' table || fail "--jobs $jobs: no unfinished row: $(cat table)"
     grep -q 'Not finished: 2 cells' table || fail "--jobs $jobs: no note"
-    equal "--jobs $jobs: n of the table" "$(samples)" "$(awk '$1 == "full" || $1 == "random" { split($NF == "80" ? $(NF - 2) : $NF, n, "/"); sum += n[1] } END { print sum }' table)"
+    equal "--jobs $jobs: n of the table" "$(samples)" "$(awk '$1 == "full" || $1 == "random" { split($NF == "40" ? $(NF - 2) : $NF, n, "/"); sum += n[1] } END { print sum }' table)"
     "$program" status g.zst >status 2>err || true
     grep -q '0 of 2 done, 2 not finished' status || fail "--jobs $jobs: status: $(cat status)"
     "$program" export g.zst --format jsonl --out export.jsonl
-    equal "--jobs $jobs: n_planned of an export" '80' "$(jq -r '.n_planned + 0' export.jsonl | sort -u)"
+    equal "--jobs $jobs: n_planned of an export" '40' "$(jq -r '.n_planned + 0' export.jsonl | sort -u)"
 done
 sweep 2
 wait
 "$program" report g.zst >table 2>err || fail "the end"
-! grep -qE ' of 80|Not finished' table || fail "a finished sweep: $(cat table)"
-equal "samples of the end" 160 "$(awk '$1 == "full" || $1 == "random" { split($NF, n, "/"); sum += n[1] } END { print sum }' table)"
+! grep -qE ' of 40|Not finished' table || fail "a finished sweep: $(cat table)"
+equal "samples of the end" 80 "$(awk '$1 == "full" || $1 == "random" { split($NF, n, "/"); sum += n[1] } END { print sum }' table)"
 
 # ---- beside full attention -----------------------------------------------------------------------------------
 

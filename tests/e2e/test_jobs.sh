@@ -339,14 +339,13 @@ done
 # ---- the line amid a prefill ------------------------------------------------------------------------
 
 # Between two answers a long prefill says how far it is, here and in a worker; nothing of the results depends on it.
+"$program" run -m "$source_dir/datasets/model/kvlab-small.gguf" --threads 1 --jobs 2 --task passkey --length 4096 --contexts 1 \
+    --policy full --quiet --log quiet.zst >said 2>&1 || fail "a quiet run"
+! grep -q prefill said || fail "a quiet run shows its prefill: $(cat said)"
 for jobs in 1 2; do
     watched="$program run -m $source_dir/datasets/model/kvlab-small.gguf --threads 1 --jobs $jobs --task passkey --length 4096"
     watched+=" --contexts 1 --policy full --log $PWD/watched$jobs.zst"
     script -qec "$watched" /dev/null </dev/null >said 2>&1 || fail "a run on a terminal: $(cat said)"
     tr '\r' '\n' <said | grep -qE 'cells .*passkey 4096  prefill [0-9]+ %  [0-9.]+ tok/s' || fail "no progress amid a prefill with $jobs jobs"
-    "$program" run -m "$source_dir/datasets/model/kvlab-small.gguf" --threads 1 --jobs $jobs --task passkey --length 4096 \
-        --contexts 1 --policy full --quiet --log quiet.zst >said 2>&1 || fail "a quiet run"
-    ! grep -q prefill said || fail "a quiet run shows its prefill: $(cat said)"
     equal "a run that is watched" "$(results_of quiet.zst)" "$(results_of watched$jobs.zst)"
-    rm quiet.zst
 done

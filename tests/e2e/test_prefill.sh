@@ -103,6 +103,11 @@ equal "means" "$(for l in {0..7}; do for h in {0..3}; do echo "$l $h 130"; done;
 equal "lengths" "" "$(awk '!/^#/ { a = b = 0; for (i = 3; i < 67; i++) { a += $i * $i; b += $(i + 64) * $(i + 64) }
     if (!(b > 0 && b >= a * 0.999)) print }' tri.txt)"
 grep -q "^# triattention table of kvlab-tiny" tri.txt || fail "a table of means does not say what it is of"
+"$program" tables kvzap "$model" -o zap --length 256 --contexts 2 --task passkey --task needle 2>err || fail "tables kvzap"
+grep -Eq "^kvlab: zap: of texts held out the networks explain 0\.[0-9]{3} of the variance of log KVzip" err || fail "what networks explain"
+"$program" tables kvzap "$model" -o again.zap --length 256 --contexts 2 --task passkey --task needle 2>/dev/null || fail "networks again"
+cmp -s zap/model.safetensors again.zap/model.safetensors || fail "networks that are fitted twice differ"
+equal "sizes of networks" "128 2 null 8" "$(jq -r '"\(.input_dim) \(.output_dim) \(.hidden_dim) \(.n_modules)"' zap/config.json)"
 equal "gates are shares" "" "$(grep -v '^#' duo.txt | tr ' ' '\n' | awk '!($1 >= 0 && $1 <= 1)')"
 tables duo_attention:sink=8,measure_window=32 "$model" >again 2>err || fail "a table to standard output"
 cmp -s duo.txt again || fail "a table measured twice differs"
@@ -114,16 +119,25 @@ lengths: [256]
 contexts: 1
 questions: 1
 policies: [{policy: minference, table: mi.txt}, {policy: duo_attention, table: duo.txt, prefill: [shared, own]},
-  {policy: qfilters, table: qf.txt}, {policy: triattention, table: tri.txt, prompt: judge}]
+  {policy: qfilters, table: qf.txt}, {policy: triattention, table: tri.txt, prompt: judge}, {policy: kvzap, weights: zap},
+  {policy: "dms(kvzap:weights=zap)"}, {policy: "decode(kvzap:weights=zap)"}]
 budgets: [96]
 END
 run_sweep table.yaml --log table.zst 2>err || fail "sweep of tables"
-holds "the checksum is logged" table 'map(select(.kind == "cell")) | length == 5 and all(.options | test("table_sum=[0-9a-f]{16}"))'
+holds "the checksum is logged" table 'map(select(.kind == "cell")) | length == 8 and all(.options | test("(table|weights)_sum=[0-9a-f]{16}"))'
 # An edited table is another result.
 echo "# remark" >>mi.txt
 run_sweep table.yaml --log table.zst 2>err || fail "sweep of an edited table"
 holds "an edited table is another cell" table 'map(select(.kind == "cell" and .policy == "minference") | .cell) | unique | length == 2'
 
+head -c 3000 zap/model.safetensors >cut.zap
+mkdir other.zap
+python3 - <<'END' || fail "networks of another model"
+import json, struct
+head = json.dumps({"layers.0.weight": {"dtype": "F32", "shape": [3, 7], "data_offsets": [0, 84]},
+                   "layers.0.bias": {"dtype": "F32", "shape": [3], "data_offsets": [84, 96]}}).encode()
+open("other.zap/model.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + bytes(96))
+END
 run="$program generate --model $model --prompt hello -n 1"
 refused "no file" "none.txt" $run --policy minference:budget=96,table=none.txt
 sed 's/^0 1 /0 77 /' mi.txt >bad.txt
@@ -135,6 +149,14 @@ refused "a filter too few" "bad.txt ends before layer 7, head 1" $run --policy q
 sed 's/ [^ ]*$//' tri.txt >bad.txt
 refused "a number too few" "bad.txt, line 5" $run --policy triattention:budget=96,table=bad.txt
 refused "filters for means" "qf.txt, line 5" $run --policy triattention:budget=96,table=qf.txt
+refused "no networks" "none.zap" $run --policy kvzap:budget=96,weights=none.zap
+refused "networks of another model" "want 2 x" $run --policy kvzap:budget=96,weights=other.zap
+refused "half a file of networks" "weights: cut.zap" $run --policy kvzap:budget=96,weights=cut.zap
+refused "other networks' checksum" "weights_sum=00" $run --policy kvzap:budget=96,weights=zap,weights_sum=00
+refused "a threshold without networks" "want a policy such as" $run --policy "dms(kvzap):budget=96,threshold=-4,window=16"
+refused "networks to standard output" "want -o FOLDER" tables kvzap "$model"
+refused "networks of networks" "leave weights out" tables kvzap:weights=zap "$model" -o more.zap
+refused "networks that are there" "exists already" tables kvzap "$model" -o zap
 refused "another table's checksum" "table_sum=00" $run --policy duo_attention:budget=96,table=duo.txt,table_sum=00
 refused "a file that is there" "exists already" tables duo_attention "$model" -o duo.txt
 refused "no model" "no model" "$program" tables

@@ -70,8 +70,9 @@ class Kvlab:
         os.remove(out)
         lanes = [set(range(len(ids))) for _ in range(n_lanes)]
         for record in map(json.loads, text.splitlines()):
-            if record["kind"] == "trace_keep" and record["index"] == steps - 1:
-                lanes[record["layer"] * n_kv_heads + record["kv_head"]] = set(record["kept"])
+            if record["kind"] == "trace_keep" and record["index"] < steps:
+                later = range(record["pos"] + 1, len(ids))
+                lanes[record["layer"] * n_kv_heads + record["kv_head"]] = set(record["kept"]) | set(later)
         return lanes
 
     def logits(self, model, ids):
@@ -169,7 +170,10 @@ class Kvpress:
         import torch
 
         n = len(ids) - setting.steps
-        press = setting.make(self.kvpress, what, *([n] if setting.cuts_context else []))
+        more = [self.given[setting.given][1]] if setting.given else [n] if setting.cuts_context else []
+        press = setting.make(self.kvpress, what, *more)
+        if setting.masks:
+            return self.masked_later(setting, ids, press)
         kept = [list(range(n)) for _ in range(len(self.layers) * self.n_kv_heads)]  # as they lie
         cutting = [press.prefilling_press, press.decoding_press] if setting.cuts_context else [press]
         scores = Scores(cutting[-1], len(self.layers), n_kept)
@@ -189,16 +193,33 @@ class Kvpress:
             return heard
         for one, n_seen in zip(cutting, [n, len(ids)] if setting.cuts_context else [len(ids)]):
             one.compress = listen(one.compress, n_seen)
+        self.feed(setting, ids, press)
+        return [set(lane) for lane in kept], scores
+
+    def masked_later(self, setting, ids, press):
+        """The same of a press that masks tokens step by step and drops none."""
+        scores = Scores(press, len(self.layers), len(ids))
+        self.feed(setting, ids, press)
+        kept = [set(range(len(ids))) for _ in range(len(self.layers) * self.n_kv_heads)]
+        for i, layer in enumerate(self.layers):
+            if layer.masked_key_indices is None:
+                continue
+            for head, position in zip(*(part.tolist() for part in layer.masked_key_indices[1:])):
+                kept[i * self.n_kv_heads + head].discard(position)
+        return kept, scores
+
+    def feed(self, setting, ids, press):
+        """The context, then tokens one by one."""
+        import torch
+        from transformers import DynamicCache
+
+        n, cache = len(ids) - setting.steps, DynamicCache()
         with torch.no_grad(), press(self.model):
             self.model.config._attn_implementation = setting.attention
-            from transformers import DynamicCache
-
-            cache = DynamicCache()
             self.model(torch.tensor([ids[:n]]), past_key_values=cache)
             for at in range(n, len(ids)):
                 self.model(torch.tensor([ids[at:at + 1]]), past_key_values=cache,
                            cache_position=torch.tensor([at]), position_ids=torch.tensor([[at]]))
-        return [set(lane) for lane in kept], scores
 
 
 def rows(head):
@@ -338,7 +359,9 @@ def compare_model(name, arguments, program, work):
     models.write_gguf(path, shape, weight, name)
     theirs = Kvpress(models.transformers_model(shape, weight))
     theirs.given = {"vectors": models.random_vectors(os.path.join(work, "vectors.txt"), shape, seed),
-                    "gates": models.random_gates(os.path.join(work, "gates.txt"), shape, seed)}
+                    "gates": models.random_gates(os.path.join(work, "gates.txt"), shape, seed),
+                    "maps": models.random_networks(os.path.join(work, "maps"), shape, seed),
+                    "networks": models.random_networks(os.path.join(work, "networks"), shape, seed, 40)}
     contexts = [models.random_context(seed, n) for n in arguments.lengths]
     tallies, logits = [], []
     for ids in contexts:

@@ -1,4 +1,5 @@
 """Random Llama models: the same weights as a GGUF file and as a model of transformers."""
+import os
 import pathlib
 import sys
 
@@ -100,6 +101,20 @@ def random_gates(path, shape, seed):
         for layer in gates:
             print(*("%.9g" % x for x in layer), file=out)
     return path, gates
+
+
+def random_networks(folder, shape, seed, hidden=None):
+    """A linear map, or one with a hidden layer, per layer, as KVzap saves them, and the same for transformers."""
+    import torch
+    from kvpress.presses.kvzap_press import KVzapConfig, KVzapModel
+    from safetensors.torch import save_file
+
+    torch.manual_seed(seed)
+    networks = KVzapModel(KVzapConfig(input_dim=shape["dim"], output_dim=shape["kv_heads"], hidden_dim=hidden,
+                                      n_modules=shape["layers"])).eval()
+    os.mkdir(folder)
+    save_file(networks.state_dict(), os.path.join(folder, "model.safetensors"))
+    return folder, networks
 
 
 GGUF_NAMES = (("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),

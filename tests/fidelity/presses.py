@@ -34,9 +34,10 @@ class Setting:
     steps: int = 0  # tokens behind the context, after which the press cuts for the first time
     placed: bool = False  # with steps: the press gets the positions of all tokens, not of the newest alone
     # Random numbers of kv heads that both are given: a file for kvlab (%s), an argument more for `make`.  "vectors":
-    # head_dim of each, "gates": one
+    # head_dim of each, "gates": one, "maps" and "networks": linear maps of hidden states, those with a hidden layer
     given: str = ""
     cuts_context: bool = False  # with steps: the press cuts the context, too
+    masks: bool = False  # with steps: the press masks tokens, as they leave a window
     by_ratio: bool = False  # with steps: the ratio in place of tokens is for kvlab (%s) and the press
 
 
@@ -176,6 +177,15 @@ def duo(k, share, sink, recent, gates):
     return Duo(share)
 
 
+def zap(k, ratio, networks):
+    class Zap(k.KVzapPress):
+        def post_init_from_model(self, model):
+            """They are given."""
+    press = Zap(ratio)
+    press.kvzap_model = networks
+    return press
+
+
 def lagging(k, ratio):
     return k.LagKVPress(ratio, lag_size=16)
 
@@ -191,7 +201,6 @@ NOT_COMPARED = {
     "RandomPress": "random numbers of another generator: `random:mode=evict`, a bound",
     "ExpectedAttentionStatsPress": "moments of other texts from a hub; `expected_attention` takes the context's",
     "ThinKPress": "drops channels and no tokens",
-    "KVzapPress": "trained weights from a hub",
     "FastKVzipPress": "trained weights from a hub",
     "RestoreKVPress": "trained embeddings and an adapter from a hub",
     "KVgradPress": "a backward pass",
@@ -297,6 +306,13 @@ SETTINGS = [
     Setting("dms(knorm):threshold=-4,window=32", "DMSPress(KnormPress(), threshold=-4, sliding_window_size=32)",
             lambda k, r: k.DMSPress(k.KnormPress(), -4, 32), least=40),
     Setting("qfilters:table=%s", "QFilterPress()", filters, given="vectors"),
+    Setting("kvzap:weights=%s", "KVzapPress(linear)", zap, given="maps"),
+    Setting("kvzap:weights=%s", "KVzapPress(mlp)", zap, given="networks"),
+    Setting("adakv(kvzap:weights=%s):totals=kvpress,floor_alpha=0.2", "AdaKVPress(KVzapPress(mlp), alpha_safeguard=0.2)",
+            lambda k, r, networks: k.AdaKVPress(zap(k, r, networks), 0.2), scope=LAYER, given="networks"),
+    Setting("dms(kvzap:weights=%s):threshold=0.1,window=32",
+            "DMSPress(KVzapPress(mlp), threshold=0.1, sliding_window_size=32)",
+            lambda k, r, networks: k.DMSPress(zap(k, 0, networks), 0.1, 32), least=40, given="networks"),
     # kvlab's window has the current token, too; the budget is what sink and window need
     Setting("duo_attention:table=%s,sparsity=0.5,sink=16,recent=65", "DuoAttentionPress(0.5), sink 16, recent 64",
             lambda k, r, gates: duo(k, .5, 16, 64, gates), given="gates",
@@ -310,6 +326,13 @@ SETTINGS = [
             lambda k, r: k.KVComposePress(compression_ratio=r, agg_group="max", agg_head="max",
                                           add_mean_across_heads=False),
             scope=ALL, attention="eager", count=nearly),
+    Setting("dms_decode(kvzap:weights=%s):threshold=0.1,window=32",
+            "DMSPress(KVzapPress(mlp), threshold=0.1, sliding_window_size=32, decoding=True)",
+            lambda k, _, networks: k.DMSPress(zap(k, 0, networks), 0.1, 32, True), least=40, given="networks",
+            steps=48, masks=True),
+    Setting("dms_decode(knorm):threshold=-4,window=20",
+            "DMSPress(KnormPress(), threshold=-4, sliding_window_size=20, decoding=True)",
+            lambda k, _: k.DMSPress(k.KnormPress(), -4, 20, True), least=40, steps=48, masks=True),
     decode("knorm", "KnormPress()", lambda k: k.KnormPress(), 40),
     decode("keydiff:block=0", "KeyDiffPress()", lambda k: k.KeyDiffPress(), 33),
     decode("curdkv", "CURPress()", lambda k: k.CURPress(), 40),

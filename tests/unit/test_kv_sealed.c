@@ -439,9 +439,10 @@ static void test_policies(void **state)
     RIG_OK(&r.err, kvl_session_prefill(s, id, N_CTX, NULL, true, &r.err));
     RIG_OK(&r.err, kvl_planned_create(&stepwise, rig_shape(&r), "", 200, N_CTX, &p, &r.err));
     assert_int_equal(kvl_session_attach(s, p, 1, KVL_EXEC_REAL, &r.err), KVL_EINVAL);
-    assert_non_null(strstr(r.err.msg, "stepwise may evict at any step, which is not served of kivi4, "
-                                      "whose keys are quantised 32 tokens together, and anew "
-                                      "after every eviction; want a kv_type"));
+    assert_non_null(strstr(r.err.msg,
+                           "stepwise may evict at any step, which is not served of kivi4, "
+                           "whose keys are quantised 32 tokens together, and anew "
+                           "after every eviction; want a kv_type"));
     kvl_err_clear(&r.err);
     kvl_planned_destroy(p);
     RIG_OK(&r.err, kvl_planned_create(&once, rig_shape(&r), "", 200, N_CTX, &p, &r.err));

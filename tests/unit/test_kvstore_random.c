@@ -10,7 +10,7 @@
 #ifdef KVL_TEST_CUDA
 enum { OPS = 3000 };
 #else
-enum { OPS = 300000 };
+enum { OPS = 100000 };
 #endif
 
 /* With KVL_LONG ten times as many, with KVL_LONG=10000000 that many. */

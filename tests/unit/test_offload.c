@@ -948,7 +948,7 @@ static void test_wrong_calls_are_refused(void **state)
     expect_step_refused(&r, "no replacement by score");
     cfg.scores = false;
     cfg.late = true;
-    expect_step_refused(&r, "behind the context");
+    expect_step_refused(&r, "after the context");
     memset(&cfg, 0, sizeof cfg);
     rig_close(&r);
 }

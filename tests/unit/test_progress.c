@@ -25,6 +25,20 @@ static void test_part(void **state)
     assert_true(p.left_s >= 9.0 && p.left_s < 10.0);
 }
 
+/* Amid a piece that takes longer than all was to take, something is still left. */
+static void test_longer(void **state)
+{
+    struct kvl_progress p = { .t_known = 1, .left_s = 60.0 };
+    (void)state;
+    double before = 60.0;
+    for (uint64_t s = 1; s <= 300; s++) {
+        double left = kvl_progress_left_s(&p, 1 + s * 1000000000);
+        assert_true(left < before && left > 0.0);
+        if (s <= 6) assert_true(fabs(left - (60.0 - (double)s)) < 0.4);
+        before = left;
+    }
+}
+
 static void test_text(void **state)
 {
     char text[32];
@@ -41,6 +55,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_part),
+        cmocka_unit_test(test_longer),
         cmocka_unit_test(test_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

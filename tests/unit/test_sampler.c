@@ -269,12 +269,21 @@ static struct kvl_ask forks_ask(struct forks *f, const struct kvl_sampling *how,
     return a;
 }
 
+/* Steps come one by one, and are as many as was said. */
+static void see_step(void *user, int32_t step, int32_t most)
+{
+    int32_t *seen = user;
+    assert_int_equal(step, *seen + 1);
+    assert_int_equal(most, N_NEW);
+    *seen = step;
+}
+
 /* Forks of one prompt in one batch answer as prompts that each were run alone. */
 static void test_forks(void **state)
 {
     struct forks f;
     struct kvl_ask ask[N_ANSWERS], *all[N_ANSWERS];
-    int32_t different = 0;
+    int32_t different = 0, n_steps = 0;
     (void)state;
     forks_open(&f);
     const struct kvl_sampling how = { .temperature = 1.2, .top_p = 0.95, .n = N_ANSWERS };
@@ -286,7 +295,11 @@ static void test_forks(void **state)
         all[i] = &ask[i];
     }
     kvl_session_destroy(prompt);
+    f.room.stepped = see_step;
+    f.room.user = &n_steps;
     assert_int_equal(kvl_ask_decode(all, N_ANSWERS, f.model, &f.room, &f.err), KVL_OK);
+    assert_int_equal(n_steps, N_NEW);
+    f.room.stepped = NULL;
     for (int32_t i = 0; i < N_ANSWERS; i++) {
         struct kvl_ask alone = forks_ask(&f, &how, forks_prompt(&f), i), *one = &alone;
         assert_int_equal(kvl_ask_decode(&one, 1, f.model, &f.room, &f.err), KVL_OK);

@@ -106,7 +106,7 @@ static void read_rows(const char *context, struct rows *out)
 
 /* What the question asks for, worked out from the rows. */
 static void check_answer(const struct kvl_sample *s, const struct kvl_question *q,
-                         const struct rows *rows, bool sums, bool plain)
+                         const struct rows *rows, bool sums, bool plain, int32_t shown)
 {
     char name[8], want[512] = "";
     want[0] = plain ? ' ' : '\n';
@@ -115,15 +115,23 @@ static void check_answer(const struct kvl_sample *s, const struct kvl_question *
     const char *number = strstr(q->text, sums ? "numbers of " : "copy ");
     assert_non_null(number);
     assert_int_equal(sscanf(number, sums ? "numbers of %d lines," : "copy %d lines,", &lines), 1);
-    assert_int_equal(lines, LINES);
-    if (plain) {
-        char end[32];
-        snprintf(end, sizeof end, "The lines are:\n%s:", name);
-        assert_string_equal(q->text + strlen(q->text) - strlen(end), end);
-    }
+    assert_int_equal(lines, shown + LINES);
     while (from < rows->n && strcmp(rows->name[from], name) != 0) from++;
     assert_true(from < rows->n);
-    for (int32_t i = 0; i < lines; i++) {
+    if (plain) { /* the question ends with the lines that it shows and a name */
+        char end[512] = "The lines are:";
+        for (int32_t i = 0; i <= shown; i++) {
+            int32_t row = (from + i) % rows->n;
+            size_t at = strlen(end);
+            snprintf(end + at, sizeof end - at, i < shown ? "\n%s: %s" : "\n%s:", rows->name[row],
+                     rows->value[row]);
+        }
+        assert_string_equal(q->text + strlen(q->text) - strlen(end), end);
+    }
+    check_span(s, q->evidence[0].span[0], name);
+    check_span(s, q->evidence[1].span[0], rows->value[from]);
+    from += shown;
+    for (int32_t i = 0; i < LINES; i++) {
         const char *value = rows->value[(from + i) % rows->n];
         size_t at = strlen(want), n = strlen(value);
         sum += atoi(value);
@@ -139,8 +147,6 @@ static void check_answer(const struct kvl_sample *s, const struct kvl_question *
     }
     assert_string_equal(q->answer, want);
     assert_string_equal(q->gold, want + 1);
-    check_span(s, q->evidence[0].span[0], name);
-    check_span(s, q->evidence[1].span[0], rows->value[from]);
     assert_true(q->flags & KVL_EVIDENCE_WEAK);
 }
 
@@ -173,7 +179,8 @@ static void check_context(const struct kvl_task *task, int32_t i_tokenizer, cons
     assert_true(n_rows ? rows.n == n_rows : rows.n > 50);
     for (int32_t i = 0; i < s.n_questions; i++) {
         check_question(&w, &s, &s.question[i]);
-        check_answer(&s, &s.question[i], &rows, sums, strstr(options, "edit=none"));
+        check_answer(&s, &s.question[i], &rows, sums, strstr(options, "edit=none"),
+                     strstr(options, "shown=3") ? 3 : 0);
         for (int32_t j = 0; j < i; j++)
             assert_string_not_equal(s.question[i].text, s.question[j].text);
     }
@@ -190,6 +197,7 @@ static void test_layout(void **state)
         check_context(kvl_task_edited_copy, k, "lines=7", 0);
         check_context(kvl_task_edited_copy, k, "lines=7,rows=5", 5);
         check_context(kvl_task_edited_copy, k, "lines=7,rows=6,edit=none", 6);
+        check_context(kvl_task_edited_copy, k, "lines=7,rows=6,edit=none,shown=3", 6);
     }
 }
 

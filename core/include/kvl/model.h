@@ -109,6 +109,8 @@ struct kvl_observer_set {
         int32_t param;
     } column[KVL_MAX_COLUMNS]; /* by what, then param; different */
     int32_t n_columns;
+    /* Of columns of KVL_OBS_INPUTS, borrowed from a plan until an engine was told of the set; else NULL. */
+    const struct kvl_input_scorer *scorer[KVL_MAX_COLUMNS];
 };
 const struct kvl_observer_set *kvl_planned_observers(const struct kvl_planned *p);
 /* Adds what `from` asks for.  KVL_EINVAL: more than KVL_MAX_COLUMNS different columns. */
@@ -201,7 +203,8 @@ struct kvl_session;
 
 int kvl_engine_create(const struct kvl_engine_desc *desc, struct kvl_engine **out,
                       struct kvl_err *err);
-/* Sessions created from now on observe `set` instead of what the description said. */
+/* Sessions created from now on observe `set` instead of what the description said.  Scorers of inputs that are new are
+ * loaded, and stay. */
 int kvl_engine_observe(struct kvl_engine *engine, const struct kvl_observer_set *set,
                        struct kvl_err *err);
 /* All its sessions must be destroyed before. */

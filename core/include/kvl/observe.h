@@ -46,6 +46,9 @@ enum kvl_observer {
      * token of the second reading put on every position, query head by query head (KVCompose): kvl_obs_replay.
      * `param` is 0. */
     KVL_OBS_REREAD = 8,
+    /* Scores that a method makes of what enters a layer, token by token as the context goes by (KVzap): kvl_plan_inputs
+     * asks for them, kvl_obs_columns reads them, [n_kv_heads][n_tok].  `param` is the scorer's key. */
+    KVL_OBS_INPUTS = 9,
 };
 /* Blocks of `size` (1 to 65535) tokens of the context but its first `first` and last `last` (0 to 127). */
 #define KVL_BLOCKS(first, last, size) ((size) | (first) << 16 | (last) << 24)
@@ -54,8 +57,26 @@ enum kvl_observer {
  * for every budget of a sweep. */
 #define KVL_MAX_COLUMNS 16
 
+/* What KVL_OBS_INPUTS computes.  An engine keeps a copy, and what `load` wrote: it looks at neither the plan nor its
+ * options after that. */
+struct kvl_input_scorer {
+    int32_t key;  /* 0 or more, of all that its scores depend on: the same key, the same scores */
+    bool looks;   /* score reads x itself, and does not only hand it to operators */
+    size_t bytes; /* of memory of an engine */
+    const void *from; /* for load: the plan's options, for instance */
+    /* Once per engine: writes memory.  `shape` is the model's, with its layers of a window. */
+    int (*load)(const struct kvl_input_scorer *scorer, const struct kvl_shape *shape, void *memory,
+                struct kvl_err *err);
+    /* score [n_kv_heads][n] of x [n][n_embd], what enters a layer (by the model's number) after its norm; a row may not
+     * depend on those beside it.  ctx has shape, operators, scratch and err, and no policy. */
+    int (*score)(const struct kvl_pctx *ctx, const void *memory, int32_t layer, const float *x,
+                 int32_t n, float *score);
+};
+
 /* Asks for an observer of the prefill. */
 KVL_API int kvl_plan_observe(struct kvl_plan *plan, enum kvl_observer what, int32_t param);
+/* The same for KVL_OBS_INPUTS; copied. */
+KVL_API int kvl_plan_inputs(struct kvl_plan *plan, const struct kvl_input_scorer *scorer);
 
 /* mass [n_heads][*n_tok]: the probability that the last `window` queries put on every position of
  * the context (kvl_attn_window_args).  Shared by all policies of a sweep that ask for it. */
@@ -65,8 +86,8 @@ KVL_API int kvl_obs_window_mass(const struct kvl_pctx *ctx, int32_t layer, int32
  * [n_heads][n_tok], zero behind the query.  Not cached. */
 KVL_API int kvl_obs_window_probs(const struct kvl_pctx *ctx, int32_t layer, int32_t back,
                                  float *probs, int32_t n_tok);
-/* sums [n_heads][*n_tok] of a column observer or of KVL_OBS_BLOCKS that plan asked for, in prefilled and score.
- * Shared by all policies of a sweep that ask for it. */
+/* sums [n_heads][*n_tok] of a column observer or of KVL_OBS_BLOCKS that plan asked for, or scores [n_kv_heads][*n_tok] of
+ * KVL_OBS_INPUTS, in prefilled and score.  Shared by all policies of a sweep that ask for it. */
 KVL_API int kvl_obs_columns(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                             int32_t param, const float **sums, int32_t *n_tok);
 /* The observed query that lies `back` tokens before the newest (0): q [n_heads][head_dim] after RoPE. */
@@ -79,6 +100,8 @@ KVL_API int kvl_obs_moments(const struct kvl_pctx *ctx, int32_t layer, int32_t p
  * that repeat; of KVL_OBS_REREAD [n_heads][*n_tok].  Any layer may be read while another is decided on. */
 KVL_API int kvl_obs_replay(const struct kvl_pctx *ctx, int32_t layer, enum kvl_observer what,
                            int32_t param, const float **score, int32_t *n_tok);
+/* In append of a step: score [n_kv_heads] of the token at hand by the scorer of that key, which plan asked for. */
+KVL_API int kvl_step_inputs(const struct kvl_pctx *ctx, int32_t layer, int32_t key, float *score);
 /* |W_o v|, the norm (1 or 2) of what the output projection makes of values [n][head_dim] of a kv head, for every query
  * head of its group: out [group][n]. */
 KVL_API int kvl_output_norms(const struct kvl_pctx *ctx, int32_t layer, int32_t kv_head,

@@ -22,14 +22,19 @@ enum kvl_replay {
     KVL_REPLAY_NONE, /* nothing: it is not called for the context */
 };
 
+/* What an outer policy will ask its inner one about (kvl_inner_score_tokens): nothing, tokens of the context, or also
+ * those that come later. */
+enum kvl_asking { KVL_ASKS_NOTHING = 0, KVL_ASKS_CONTEXT, KVL_ASKS_LATER };
+
 /* Given to `plan`: it checks options against the model, resolves KVL_AUTO options from the budget
  * (writing them back, so that the log shows what ran), and says what it needs. */
 struct kvl_plan {
     const struct kvl_shape *shape;
-    void *opts;          /* the policy's options struct, defaults and user values filled in */
-    int32_t budget_tok;  /* attended tokens per lane asked for; 0 = none given */
-    int32_t context_tok; /* length of the context that the policy will meet */
-    bool own_prefill;    /* prefill: own: starts empty; observers are refused */
+    void *opts;            /* the policy's options struct, defaults and user values filled in */
+    int32_t budget_tok;    /* attended tokens per lane asked for; 0 = none given */
+    int32_t context_tok;   /* length of the context that the policy will meet */
+    bool own_prefill;      /* prefill: own: starts empty; observers are refused */
+    enum kvl_asking asked; /* by the policy around this one */
     struct kvl_err *err;
     /* answers */
     size_t state_bytes; /* zeroed, copied when the sequence forks */

@@ -52,7 +52,7 @@
 extern "C" {
 #endif
 
-#define KVL_POLICY_ABI 13
+#define KVL_POLICY_ABI 14
 
 enum kvl_cap {
     KVL_CAP_EVICTS = 1 << 0,      /* drops tokens for good */

@@ -87,14 +87,6 @@ static double kept_at(const uint8_t *row, enum kvl_kv_type type, int32_t i)
     }
 }
 
-/* Whether the numbers i and j have an odd number of ones in common: the sign of an element of Hadamard's matrix. */
-static bool odd(int32_t i, int32_t j)
-{
-    int32_t n = 0;
-    for (int32_t both = i & j; both; both &= both - 1) n++;
-    return n % 2;
-}
-
 static bool sign_at(int32_t i)
 {
     uint32_t h = (uint32_t)i + 1;
@@ -103,20 +95,23 @@ static bool sign_at(int32_t i)
     return h / 65536 % 2;
 }
 
-/* Of a row of n, in pieces of the largest power of two that divides n. */
+/* Of a row of n, in pieces of the largest power of two that divides n: Hadamard's matrix of 2 m rows is that of m as
+ * [H H; H -H]. */
 static void turn_back(double *x, int32_t n, bool with_signs)
 {
-    double y[8192];
     int32_t piece = 1;
     while (n % (2 * piece) == 0) piece *= 2;
+    for (int32_t m = 1; m < piece; m *= 2)
+        for (int32_t i = 0; i < n; i++) {
+            if (i / m % 2) continue;
+            double a = x[i], b = x[i + m];
+            x[i] = a + b;
+            x[i + m] = a - b;
+        }
     for (int32_t i = 0; i < n; i++) {
-        int32_t first = i / piece * piece;
-        y[i] = 0;
-        for (int32_t j = 0; j < piece; j++)
-            y[i] += odd(i - first, j) ? -x[first + j] : x[first + j];
-        y[i] /= sqrt((double)piece);
+        x[i] /= sqrt((double)piece);
+        if (with_signs && sign_at(i)) x[i] = -x[i];
     }
-    for (int32_t i = 0; i < n; i++) x[i] = with_signs && sign_at(i) ? -y[i] : y[i];
 }
 
 void kvl_ref_kept(const void *row, enum kvl_kv_type type, int32_t n, double *to)

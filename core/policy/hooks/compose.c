@@ -87,6 +87,22 @@ static int compose_inner_budget(const struct kvl_plan *plan, const struct kvl_co
     return KVL_OK;
 }
 
+/* One that evicts step by step asks about later tokens, too. */
+static enum kvl_asking compose_asking(const struct kvl_composed *c)
+{
+    const struct kvl_policy *outer = c->part[OUTER];
+    if (!(outer->caps & KVL_CAP_ASKS)) return KVL_ASKS_NOTHING;
+    return outer->evict ? KVL_ASKS_LATER : KVL_ASKS_CONTEXT;
+}
+
+/* Columns of queries that both parts asked for; scores of inputs are of a token alone. */
+static int32_t compose_of_queries(const struct kvl_observer_set *set)
+{
+    int32_t n = 0;
+    for (int32_t k = 0; k < set->n_columns; k++) n += set->column[k].what != KVL_OBS_INPUTS;
+    return n;
+}
+
 /* An outer one that asks about tokens of its own choice has keys and values of them, and queries where it looks at
  * those itself. */
 static int compose_check_asks(const struct kvl_plan *plan, const struct kvl_composed *c,
@@ -96,13 +112,14 @@ static int compose_check_asks(const struct kvl_plan *plan, const struct kvl_comp
     const char *o = c->part[OUTER]->name, *i = c->part[INNER]->name;
     bool queries = c->part[OUTER]->select;
     if (!(c->part[OUTER]->caps & KVL_CAP_ASKS)) return KVL_OK;
-    if (!queries && (all->window > outers->window || all->n_columns > outers->n_columns))
+    if (!queries &&
+        (all->window > outers->window || compose_of_queries(all) > compose_of_queries(outers)))
         return kvl_fail(plan->err, KVL_EINVAL,
                         "%s(%s): %s asks about keys and values alone, %s looks at queries; want a "
                         "policy such as %s",
                         o, i, o, i, c->part[OUTER]->inner);
     for (int32_t k = 0; k < all->n_columns; k++)
-        if (all->column[k].what != KVL_OBS_MOMENTS)
+        if (all->column[k].what != KVL_OBS_MOMENTS && all->column[k].what != KVL_OBS_INPUTS)
             return kvl_fail(
                 plan->err, KVL_EINVAL,
                 "%s(%s): %s looks at all queries of the context (\"%s\"), %s asks again "
@@ -136,6 +153,7 @@ static int compose_plan(struct kvl_plan *plan)
         part.opts = part_opts(c, plan->opts, i);
         /* An outer part that says nothing leaves the inner one the whole budget. */
         part.budget_tok = part.inner_budget_tok = budget_tok;
+        part.asked = i == INNER ? compose_asking(c) : KVL_ASKS_NOTHING;
         if (i == INNER) KVL_TRY(compose_inner_budget(plan, c, budget_tok));
         if (c->part[i]->plan) KVL_TRY(c->part[i]->plan(&part));
         KVL_TRY(kvl_plan_check(&part));

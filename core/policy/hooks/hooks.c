@@ -226,10 +226,13 @@ int kvl_call_append(const struct kvl_row *row, const struct kvl_step *step, cons
                     const float *v, struct kvl_err *err)
 {
     struct kvl_session *s = row->s;
+    struct kvl_engine *e = s->engine;
     const struct kvl_step seen = seen_step(s, step);
     KVL_TRY(kvl_step_hook_begin(row, err));
     KVL_TRY(hand_keys(s, k, v, step->n_tok));
+    s->host.input = e->xn + (size_t)(row - e->row) * (size_t)e->model->shape.n_embd;
     int rc = s->planned->policy->append(&s->ctx, &seen, k, v);
+    s->host.input = NULL;
     return kvl_hook_done(s, "append", step->layer, rc);
 }
 

@@ -9,7 +9,7 @@
  * attention of a chunk, whose log-sum-exp is kept, a second pass adds what its queries give to every
  * token.  A fork that goes on gets its own copy.
  *
- * KVL_OBS_MOMENTS: observe_moments.c.  KVL_OBS_REPLAY: repeat.c. */
+ * KVL_OBS_MOMENTS: observe_moments.c.  KVL_OBS_INPUTS: observe_inputs.c.  KVL_OBS_REPLAY: repeat.c. */
 #include "policy_impl.h"
 
 #include <math.h>
@@ -75,7 +75,7 @@ static int columns_alloc(const struct kvl_engine *e, struct kvl_observers *o, in
             if (!o->moments[i].sum || !o->moments[i].product) return KVL_ENOMEM;
         }
         if (!kvl_observes_columns(o->set.column[i].what)) continue;
-        bool carries = o->set.column[i].what != KVL_OBS_BLOCKS;
+        bool carries = kvl_observes_sums(o->set.column[i].what);
         size_t n = column_floats(e, n_tok);
         o->columns[i].sum = observer_alloc(o, n, sizeof(float));
         if (carries) o->columns[i].carry = observer_alloc(o, n, sizeof(float));
@@ -213,11 +213,9 @@ int kvl_observers_sum(const struct kvl_engine *e, struct kvl_observers *o, int32
     size_t at = (size_t)layer * (size_t)sh->n_heads * (size_t)o->n_tok;
     for (int32_t i = 0; i < o->set.n_columns; i++) {
         bool logits = o->set.column[i].what == KVL_OBS_LOGITS;
-        if (!kvl_observes_columns(o->set.column[i].what)) continue;
-        if (o->set.column[i].what == KVL_OBS_BLOCKS) {
+        if (o->set.column[i].what == KVL_OBS_BLOCKS)
             KVL_TRY(kvl_observers_blocks(e, o, i, layer, q, n));
-            continue;
-        }
+        if (!kvl_observes_sums(o->set.column[i].what)) continue;
         KVL_TRY(e->ops->attn_columns(&(struct kvl_attn_columns_args){
             .sums = o->columns[i].sum + at,
             .carry = o->columns[i].carry + at,

@@ -8,7 +8,8 @@ const char *kvl_observer_name(enum kvl_observer what)
         [KVL_OBS_WINDOW] = "window", [KVL_OBS_COLUMNS] = "columns",
         [KVL_OBS_LOGITS] = "logits", [KVL_OBS_MOMENTS] = "moments",
         [KVL_OBS_REPLAY] = "replay", [KVL_OBS_REPLAY_PLUS] = "replay_plus",
-        [KVL_OBS_BLOCKS] = "blocks", [KVL_OBS_REREAD] = "reread"
+        [KVL_OBS_BLOCKS] = "blocks", [KVL_OBS_REREAD] = "reread",
+        [KVL_OBS_INPUTS] = "inputs"
     };
     return names[what];
 }
@@ -36,10 +37,13 @@ int kvl_observer_set_merge(struct kvl_observer_set *into, const struct kvl_obser
                             KVL_MAX_COLUMNS);
         for (; at > 0 && (into->column[at - 1].what > what || (into->column[at - 1].what == what &&
                                                                into->column[at - 1].param > param));
-             at--)
+             at--) {
             into->column[at] = into->column[at - 1];
+            into->scorer[at] = into->scorer[at - 1];
+        }
         into->column[at].what = what;
         into->column[at].param = param;
+        into->scorer[at] = from->scorer[i];
         into->n_columns++;
     }
     return KVL_OK;

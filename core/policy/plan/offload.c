@@ -337,7 +337,7 @@ int kvl_offload_layers(const struct kvl_pctx *ctx, const uint8_t *layers)
     if (!s->tier) return KVL_OK;
     if (s->tier->complete)
         return kvl_fail(ctx->err, KVL_EPOLICY,
-                        "layers for the host tier behind the context, want open or prefilled");
+                        "layers for the host tier after the context, want open or prefilled");
     const struct kvl_planned *p = s->planned;
     if (!p->seen_as) {
         kvl_tier_layers(s->tier, layers);
