@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # kv_types.sh - what types of keys and values cost in time, into results/kv_types.md: decode attention at 32768 positions on one
-# core and two, and a prefill, all types by turns with f16.  Wants a machine on which nothing else runs, for some six minutes.
+# core and two, and a prefill, all types by turns with f16.  Wants a machine on which nothing else runs, for some four minutes.
 #
 #   tests/bench/kv_types.sh [BUILD] [OUT.md]     default: build, results/kv_types.md
 #
-# The section "Time, by turns" of OUT.md is replaced, and made where it is not there.  ROUNDS=N: of decoding (default 25), PREFILLS=N
-# (default 3).  BUILD has kvlab and tests/bench_kv_types.
+# The section "Time, by turns" of OUT.md is replaced, and made where it is not there.  ROUNDS=N: of decoding (default 40), PREFILLS=N
+# (default 6).  BUILD has kvlab and tests/bench_kv_types.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/tests/bench/page_section.sh"
 build=${1:-$root/build}
 out=${2:-$root/results/kv_types.md}
-rounds=${ROUNDS:-25} prefills=${PREFILLS:-3} n_tok=4096
+rounds=${ROUNDS:-40} prefills=${PREFILLS:-6} n_tok=4096
 model=$root/datasets/model/kvlab-small.gguf
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
