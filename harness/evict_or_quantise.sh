@@ -3,7 +3,7 @@
 # by storing them in fewer bits, and by both; on small real models, made of the logs in results/evict_or_quantise/.
 #
 #   harness/evict_or_quantise.sh            the page and the picture of the logs that are there; runs nothing
-#   harness/evict_or_quantise.sh --run      first goes on with the sweeps where they were: about 30 minutes of a core
+#   harness/evict_or_quantise.sh --run      first goes on with the sweeps where they were: about 40 minutes of a core
 #   harness/evict_or_quantise.sh --plan     what the sweeps lack, and how long they take
 #   harness/evict_or_quantise.sh --contexts N   of every cell (default 10): more contexts, narrower intervals
 #   harness/evict_or_quantise.sh --run NAME...  these parts alone

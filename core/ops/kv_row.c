@@ -137,9 +137,26 @@ static void turn_signs(float *x, int32_t n)
     for (int32_t i = 0; i < n; i++) x[i] = kvl_turn_sign(i) ? -x[i] : x[i];
 }
 
+/* The steps of less than eight, all at once. */
+static void turn_eight(float *x)
+{
+#pragma GCC unroll 3
+    for (int32_t step = 1; step < 8; step *= 2)
+#pragma GCC unroll 4
+        for (int32_t i = 0; i < 4; i++) {
+            int32_t a, b;
+            kvl_turn_pair(i, step, &a, &b);
+            float sum = x[a] + x[b], rest = x[a] - x[b];
+            x[a] = sum;
+            x[b] = rest;
+        }
+}
+
 static void turn_piece(float *x, int32_t piece)
 {
-    for (int32_t step = 1; step < piece; step *= 2)
+    int32_t first = piece < 8 ? 1 : 8;
+    for (int32_t i = 0; first == 8 && i < piece; i += 8) turn_eight(x + i);
+    for (int32_t step = first; step < piece; step *= 2)
         for (int32_t a = 0; a < piece; a += 2 * step)
             for (int32_t i = a; i < a + step; i++) {
                 float sum = x[i] + x[i + step], rest = x[i] - x[i + step];
@@ -180,37 +197,47 @@ static bool get_plain(enum kvl_kv_type type, float *x, const uint8_t *row, int32
     return type == KVL_KV_F16 || type == KVL_KV_BF16;
 }
 
-void kvl_row_put(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+/* Codes of 32 elements as kvl_turbo_code has them: how many edges a size is above. */
+static void turbo_codes(int32_t *code, const float *x, float times, int32_t bits)
 {
-    const enum kvl_kv_turn turn = kvl_kv_facts(type)->turn;
-    float turned[KVL_ROW_MOST];
-    if (put_plain(type, row, x, n)) return;
-    if (turn == KVL_TURN_NONE) {
-        kvl_row_put_turned(type, row, x, n);
-        return;
+    const int32_t half = 1 << (bits - 1);
+    int32_t above[32] = { 0 };
+    float v[32];
+    for (int32_t i = 0; i < 32; i++) v[i] = x[i] * times;
+    for (int32_t e = 0; e < half - 1; e++) {
+        const float edge = kvl_turbo_edge(bits, e);
+        for (int32_t i = 0; i < 32; i++) above[i] += fabsf(v[i]) > edge;
     }
-    memcpy(turned, x, (size_t)n * sizeof *x);
-    kvl_row_turn_by(turn, turned, n, false);
-    kvl_row_put_turned(type, row, turned, n);
+    for (int32_t i = 0; i < 32; i++) code[i] = v[i] < 0 ? half - 1 - above[i] : half + above[i];
 }
 
-void kvl_row_get_turned(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+/* Eight of them. */
+static void turbo_pack(uint8_t *to, const int32_t *code, int32_t bits)
 {
-    if (get_plain(type, x, row, n)) return;
-    switch (type) { /* once for the row */
-#define KVL_KV_TYPE(name, number, text, family, ...)                                               \
-    case KVL_KV_##name:                                                                            \
-        for (int32_t i = 0; i < n; i++) x[i] = kvl_##family##_at(row, i);                          \
-        break;
-#include "kvl/kvtypes.def"
-    case KVL_KV_PAIRS: break;
-    }
+    uint32_t all = 0;
+    for (int32_t i = 0; i < 8; i++) all |= (uint32_t)code[i] << i * bits;
+    for (int32_t b = 0; b < bits; b++) to[b] = (uint8_t)(all >> 8 * b);
 }
 
-void kvl_row_get(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+/* As kvl_turbo_put, bit for bit, in loops that vectorise. */
+static void put_turbo(uint8_t *row, const float *x, int32_t n, int32_t bits)
 {
-    kvl_row_get_turned(type, x, row, n);
-    kvl_row_turn_by(kvl_kv_facts(type)->turn, x, n, true);
+    double norm = 0, values = 0, square[16];
+    int32_t code[32];
+    for (int32_t c = 0; c < 1 << bits; c++) {
+        double value = (double)kvl_turbo_value(bits, c);
+        square[c] = value * value;
+    }
+    for (int32_t i = 0; i < n; i++) norm += (double)x[i] * (double)x[i];
+    const float times = norm > 0 && norm < (double)INFINITY ? (float)(1 / sqrt(norm / n)) : 0;
+    for (int32_t i = 0; i < n; i += 32) {
+        turbo_codes(code, x + i, times, bits);
+        for (int32_t j = 0; j < 32; j++) values += square[code[j]];
+        for (int32_t j = 0; j < 32; j += 8)
+            turbo_pack(row + 2 + (i + j) / 8 * bits, code + j, bits);
+    }
+    uint16_t scale = kvl_block_to_half((float)sqrt(norm / values));
+    kvl_row_put_u16(row, (scale & 0x7fffu) < 0x7c00u ? scale : 0x7e00u);
 }
 
 /* As kvl_kivi_group_put, bit for bit, a row at a time, so that loops vectorise: GROUP_PIECE channels. */
@@ -267,6 +294,66 @@ static void piece_codes(const struct group_piece *p, uint8_t *codes, const float
         codes[c / 2] = (uint8_t)(code[c] | code[c + 1] << 4);
     for (int32_t c = 0; bits == 2 && c < len; c += 4)
         codes[c / 4] = (uint8_t)(code[c] | code[c + 1] << 2 | code[c + 2] << 4 | code[c + 3] << 6);
+}
+
+/* As kvl_kivi_row_put, bit for bit. */
+static void put_kivi(uint8_t *row, const float *x, int32_t n, int32_t bits)
+{
+    struct group_piece p;
+    for (int32_t u = 0; u < n; u += 32, row += 4 + 4 * bits) {
+        kvl_kivi_range(x + u, 1, bits, row, row + 2);
+        const float min = kvl_block_half(row), scale = kvl_block_half(row + 2);
+        for (int32_t c = 0; c < 32; c++) {
+            p.low[c] = min;
+            p.by[c] = scale > 0 ? scale : 1;
+            p.counts[c] = scale > 0;
+        }
+        piece_codes(&p, row + 4, x + u, bits, 32);
+    }
+}
+
+static void put_turned(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+{
+    switch (type) {
+    case KVL_KV_TURBOQUANT4: put_turbo(row, x, n, 4); break;
+    case KVL_KV_TURBOQUANT3: put_turbo(row, x, n, 3); break;
+    case KVL_KV_KIVI4: put_kivi(row, x, n, 4); break;
+    case KVL_KV_KIVI2: put_kivi(row, x, n, 2); break;
+    default: kvl_row_put_turned(type, row, x, n);
+    }
+}
+
+void kvl_row_put(enum kvl_kv_type type, uint8_t *row, const float *x, int32_t n)
+{
+    const enum kvl_kv_turn turn = kvl_kv_facts(type)->turn;
+    float turned[KVL_ROW_MOST];
+    if (put_plain(type, row, x, n)) return;
+    if (turn == KVL_TURN_NONE) {
+        put_turned(type, row, x, n);
+        return;
+    }
+    memcpy(turned, x, (size_t)n * sizeof *x);
+    kvl_row_turn_by(turn, turned, n, false);
+    put_turned(type, row, turned, n);
+}
+
+void kvl_row_get_turned(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+{
+    if (get_plain(type, x, row, n)) return;
+    switch (type) { /* once for the row */
+#define KVL_KV_TYPE(name, number, text, family, ...)                                               \
+    case KVL_KV_##name:                                                                            \
+        for (int32_t i = 0; i < n; i++) x[i] = kvl_##family##_at(row, i);                          \
+        break;
+#include "kvl/kvtypes.def"
+    case KVL_KV_PAIRS: break;
+    }
+}
+
+void kvl_row_get(enum kvl_kv_type type, float *x, const uint8_t *row, int32_t n)
+{
+    kvl_row_get_turned(type, x, row, n);
+    kvl_row_turn_by(kvl_kv_facts(type)->turn, x, n, true);
 }
 
 void kvl_group_put(enum kvl_kv_type type, uint8_t *group, const float *x, int32_t n)

@@ -56,7 +56,8 @@ static void case_open_shape(struct kvl_rng *r, struct decode_case *t, const stru
     enum kvl_kv_type type = s->type;
     bool raw = s->raw;
     memset(t, 0, sizeof *t);
-    ut_layout(&t->lanes.layout, head_dim, UT_PICK(r, 8, 16, 32), type, raw);
+    ut_layout(&t->lanes.layout, head_dim, kvl_kv_seals(type) ? 32 : UT_PICK(r, 8, 16, 32), type,
+              raw);
     ut_lanes_open(&t->lanes, r, 1, n_slots);
     t->inv_freq = ut_inv_freq(head_dim);
     t->rope = (struct kvl_rope){ .inv_freq = t->inv_freq, .n_rot = head_dim, .mag = 1 };
@@ -151,6 +152,33 @@ static void test_reference(void **state)
 {
     (void)state;
     ut_each_isa(body_reference);
+}
+
+/* Lanes with sealed blocks: tiles that are a whole group are read as they lie there, all others are widened. */
+static void body_sealed(struct kvl_rng *r)
+{
+    const enum kvl_kv_type types[] = { KVL_KV_KIVI4, KVL_KV_KIVI2,
+                                       kvl_kv_pair(KVL_KV_KIVI4, KVL_KV_Q4_0_TURNED),
+                                       kvl_kv_pair(KVL_KV_F16, KVL_KV_KIVI2) };
+    for (int32_t i = 0; i < 48; i++) {
+        const struct decode_shape s = { .n_slots = ut_between(r, 33, 700),
+                                        .head_dim = UT_PICK(r, 32, 64, 96, 128),
+                                        .n_heads = 1 + i % 8,
+                                        .type = types[i / 8 % 4],
+                                        .raw = i % 3 == 0 };
+        struct decode_case t;
+        case_open_shape(r, &t, &s, 1);
+        case_run(&t, &kvl_ops_cpu, 0);
+        case_run(&t, &kvl_ops_ref, 1);
+        case_compare(&t, 2e-5);
+        case_close(&t);
+    }
+}
+
+static void test_sealed(void **state)
+{
+    (void)state;
+    ut_each_isa(body_sealed);
 }
 
 /* A GPU cuts lists by their length, the CPU into spans of 512: there they are shorter, by whole spans where a few slots
@@ -507,6 +535,7 @@ int main(void)
         cmocka_unit_test(test_long),      cmocka_unit_test(test_batch),
         cmocka_unit_test(test_masked),    cmocka_unit_test(test_empty),
         cmocka_unit_test(test_pages),     cmocka_unit_test(test_huge_logits),
+        cmocka_unit_test(test_sealed),
     };
     return cmocka_run_group_tests_name("attn_decode", tests, NULL, NULL);
 }

@@ -130,6 +130,30 @@ static void test_group_definition(void **state)
     }
 }
 
+/* Rows of TurboQuant and KIVI, too, are not written as the definition has it. */
+static void test_row_definition(void **state)
+{
+    enum { DIM = 96 };
+    struct kvl_rng r;
+    (void)state;
+    kvl_rng_seed(&r, 12);
+    for (int round = 0; round < 300; round++) {
+        static const enum kvl_kv_type of[] = { KVL_KV_TURBOQUANT4, KVL_KV_TURBOQUANT3, KVL_KV_KIVI4,
+                                               KVL_KV_KIVI2 };
+        const enum kvl_kv_type type = of[round % 4];
+        float x[DIM], turned[DIM];
+        uint8_t got[4 * DIM + 2], want[4 * DIM + 2];
+        for (int i = 0; i < DIM; i++)
+            x[i] = round % 7 == 6 ? 0 : (float)(kvl_rng_f64(&r) * 2 - 1) * (i % 31 == 3 ? 50 : 1);
+        if (round % 9 == 8) x[kvl_rng_below(&r, DIM)] = round % 5 ? INFINITY : NAN;
+        memcpy(turned, x, sizeof x);
+        kvl_row_turn_by(kvl_row_turn(type), turned, DIM, false);
+        kvl_row_put(type, got, x, DIM);
+        kvl_row_put_turned(type, want, turned, DIM);
+        assert_memory_equal(got, want, kvl_kv_row_bytes(type, DIM));
+    }
+}
+
 /* Every type has vectors, but those whose elements are floats. */
 static void test_all_types(void **state)
 {
@@ -296,6 +320,7 @@ int main(void)
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_group_definition),
+        cmocka_unit_test(test_row_definition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,8 @@
 #define KV_W_E4M3   ((enum kvl_wtype)1000)
 #define KV_W_CODES4 ((enum kvl_wtype)1001)
 #define KV_W_CODES3 ((enum kvl_wtype)1002)
+/* The first, whose last vector is not whole: of heads that are no multiple of VW. */
+#define KV_W_E4M3_ENDS ((enum kvl_wtype)1003)
 
 VEC bool kv_is_scaled(enum kvl_wtype type)
 {
@@ -36,7 +38,8 @@ static const float kv_codes3[8] = { -2.1519457f, -1.3439093f, -0.7560053f, -0.24
 
 VEC float kv_load_scale(const uint8_t *row, enum kvl_wtype type)
 {
-    return type == KV_W_E4M3 ? kvl_bf16_at(row, 0) * 256 : block_scale(row);
+    bool codes = type == KV_W_CODES4 || type == KV_W_CODES3;
+    return codes ? block_scale(row) : kvl_bf16_at(row, 0) * 256;
 }
 
 /* Elements c .. c + VW - 1 of n; those behind the last are zero. */
@@ -45,7 +48,7 @@ VEC vf kv_load(const uint8_t *at, enum kvl_wtype type, int32_t c, int32_t n)
     uint8_t part[VW] = { 0 };
     if (type == KV_W_CODES4) return vf_codes4(kv_codes4, at, c);
     if (type == KV_W_CODES3) return vf_codes3(kv_codes3, at, c);
-    if (c + VW <= n) return vf_load_e4m3(at + c);
+    if (type == KV_W_E4M3 || c + VW <= n) return vf_load_e4m3(at + c);
     memcpy(part, at + c, (size_t)(n - c));
     return vf_load_e4m3(part);
 }
@@ -61,19 +64,14 @@ VEC void kv_wide_scaled(float *y, const uint8_t *row, enum kvl_wtype type, int32
             vf_store_n(y + c, x, n - c);
     }
 }
-#define kv_wide_fp8_e4m3(y, row, n)    kv_wide_scaled(y, row, KV_W_E4M3, n)
+#define kv_wide_fp8_e4m3(y, row, n)    kv_wide_scaled(y, row, KV_W_E4M3_ENDS, n)
 #define kv_wide_turboquant4(y, row, n) kv_wide_scaled(y, row, KV_W_CODES4, n)
 #define kv_wide_turboquant3(y, row, n) kv_wide_scaled(y, row, KV_W_CODES3, n)
 
 /* Codes of four bits or two, for which min and scale are given. */
-static const float kv_ints[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-
 VEC vf kv_codes(const uint8_t *codes, int32_t bits, int32_t c)
 {
-    float part[VW];
-    if (bits == 4) return vf_codes4(kv_ints, codes, c);
-    for (int32_t i = 0; i < VW; i++) part[i] = (float)(codes[(c + i) / 4] >> (c + i) % 4 * 2 & 3);
-    return vf_load(part);
+    return bits == 4 ? vf_ints4(codes, c) : vf_ints2(codes, c);
 }
 
 /* Values: min and scale before the codes of each 32. */
@@ -197,15 +195,20 @@ static void kv_turn(float *x, int32_t n, enum kvl_kv_turn turn, bool back)
     if (turn == KVL_TURN_SIGNED && back) kv_turn_signs(x, n);
 }
 
-/* What is kept of a slot, as the model made it, but for rounding. */
+/* What is kept of a slot, not turned back. */
+VEC void kv_kept(float *y, const struct kvl_kept *kept, int32_t n)
+{
+    if (kept->token >= 0)
+        kv_wide_group(y, kept, n);
+    else
+        kv_wide(y, kept->at, kept->type, n);
+}
+
+/* As the model made it, but for rounding. */
 static void kv_row(float *y, struct kvl_kept kept, int32_t n)
 {
-    if (kept.token >= 0) {
-        kv_wide_group(y, &kept, n);
-        return;
-    }
-    kv_wide(y, kept.at, kept.type, n);
-    kv_turn(y, n, kvl_row_turn(kept.type), true);
+    kv_kept(y, &kept, n);
+    if (kept.token < 0) kv_turn(y, n, kvl_row_turn(kept.type), true);
 }
 
 #endif

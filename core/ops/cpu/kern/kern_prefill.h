@@ -5,8 +5,11 @@
  * as they are.  The scores of one panel and one tile of keys stay in L1.  Logits are in units of
  * ln 2.
  *
+ * Rows that were turned when they were stored stay so: queries are turned like keys, what is summed of values is
+ * turned back.
+ *
  * In bf16 (kern_bf16.h) rows of K and Q have pairs of channels, rows of V and weights have pairs of
- * slots. */
+ * slots.  Rows are turned back first: what is rounded are channels of the model. */
 #ifndef KVL_KERN_PREFILL_H
 #define KVL_KERN_PREFILL_H
 
@@ -89,6 +92,26 @@ static size_t prefill_row_at(const struct kvl_prefill_item *it, int32_t row)
            (size_t)(it->head0 + row % it->group);
 }
 
+static enum kvl_kv_turn prefill_turn(const struct kvl_prefill_item *it, enum kvl_kv_part part)
+{
+    const struct kvl_layout *l = it->a->lanes[it->kv_head].layout;
+    return it->a->bf16 ? KVL_TURN_NONE : kvl_row_turn(l->type[part]);
+}
+
+/* Copies of n rows, turned as keys are: where keys will be. */
+static void prefill_turn_queries(const struct kvl_prefill_item *it, const struct prefill_work *w,
+                                 const float **row, int32_t n)
+{
+    const enum kvl_kv_turn turn = prefill_turn(it, KVL_PART_K);
+    const size_t head_dim = (size_t)it->a->head_dim;
+    for (int32_t r = 0; turn != KVL_TURN_NONE && r < n; r++) {
+        float *to = w->k + (size_t)r * head_dim;
+        memcpy(to, row[r], head_dim * sizeof *to);
+        kv_turn(to, it->a->head_dim, turn, false);
+        row[r] = to;
+    }
+}
+
 VEC void prefill_open(const struct kvl_prefill_item *it, const struct prefill_work *w, bool bf16)
 {
     int32_t head_dim = it->a->head_dim;
@@ -98,6 +121,7 @@ VEC void prefill_open(const struct kvl_prefill_item *it, const struct prefill_wo
         for (int32_t r = 0; r < n; r++)
             row[r] = it->a->q + prefill_row_at(it, it->row0 + p * NR + r) * (size_t)head_dim;
         float *q = w->q + (size_t)p * NR * w->k_pad;
+        prefill_turn_queries(it, w, row, n);
         if (bf16)
             pack_queries_bf16(q, row, head_dim);
         else
@@ -109,13 +133,23 @@ VEC void prefill_open(const struct kvl_prefill_item *it, const struct prefill_wo
     for (int32_t i = 0; i < w->n_panels * NR; i++) w->max[i] = -1e30f;
 }
 
-/* The stored row of a slot, as floats: to [head_dim], zero up to pad. */
+/* The stored row of a slot, as floats, not turned back: to [head_dim], zero up to pad. */
 VEC void widen_slot(float *to, size_t pad, const struct kvl_lane *lane, enum kvl_kv_part part,
                     int32_t slot)
 {
     const struct kvl_layout *l = lane->layout;
-    kv_row(to, kvl_lane_kept(lane, part, slot), l->head_dim);
+    const struct kvl_kept kept = kvl_lane_kept(lane, part, slot);
+    kv_kept(to, &kept, l->head_dim);
     for (size_t c = (size_t)l->head_dim; c < pad; c++) to[c] = 0;
+}
+
+/* The same, turned back. */
+VEC void widen_back(float *to, size_t pad, const struct kvl_lane *lane, enum kvl_kv_part part,
+                    int32_t slot)
+{
+    const struct kvl_layout *l = lane->layout;
+    widen_slot(to, pad, lane, part, slot);
+    kv_turn(to, l->head_dim, kvl_row_turn(l->type[part]), true);
 }
 
 /* Slots of a tile, at most PREFILL_SLOTS. */
@@ -138,10 +172,12 @@ VEC void widen_tile(float *to, size_t pad, const struct kvl_lane *lane, enum kvl
     memset(to, 0, (size_t)(PREFILL_SLOTS - s->n) * pad * sizeof *to);
 }
 
+/* The same of neighbours, turned back. */
 VEC void widen_slots(float *to, size_t pad, const struct kvl_lane *lane, enum kvl_kv_part part,
                      int32_t slot0, int32_t n)
 {
-    widen_tile(to, pad, lane, part, &(struct prefill_slots){ .first = slot0, .n = n });
+    for (int32_t t = 0; t < n; t++, to += pad) widen_back(to, pad, lane, part, slot0 + t);
+    memset(to, 0, (size_t)(PREFILL_SLOTS - n) * pad * sizeof *to);
 }
 
 /* The same for keys, rounded. */
@@ -150,7 +186,7 @@ VEC void prefill_keys_bf16(const struct prefill_work *w, const struct kvl_lane *
 {
     float *to = w->k, wide[PREFILL_HEAD_DIM];
     for (int32_t t = 0; t < s->n; t++, to += w->k_pad) {
-        widen_slot(wide, 0, lane, KVL_PART_K, prefill_slot(s, t));
+        widen_back(wide, 0, lane, KVL_PART_K, prefill_slot(s, t));
         bf16_round(to, wide, lane->layout->head_dim);
     }
     memset(to, 0, (size_t)(PREFILL_SLOTS - s->n) * w->k_pad * sizeof *to);
@@ -162,9 +198,9 @@ VEC void prefill_values_bf16(const struct prefill_work *w, const struct kvl_lane
 {
     float *to = w->v, wide[2][PREFILL_HEAD_DIM + 2 * VW];
     for (int32_t t = 0; t < s->n; t += BF16_PAIR, to += w->v_pad) {
-        widen_slot(wide[0], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t));
+        widen_back(wide[0], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t));
         if (BF16_PAIR == 2 && t + 1 < s->n)
-            widen_slot(wide[1], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t + 1));
+            widen_back(wide[1], w->v_pad, lane, KVL_PART_V, prefill_slot(s, t + 1));
         else
             memset(wide[1], 0, w->v_pad * sizeof *to);
         bf16_zip(to, wide[0], wide[1], (int32_t)w->v_pad);
@@ -317,6 +353,10 @@ static void prefill_close(const struct kvl_prefill_item *it, const struct prefil
         it->a->lse[prefill_row_at(it, it->row0 + r)] = w->max[r] * 0.693147181f + logf(w->sum[r]);
     for (int32_t r = 0; it->a->out && r < it->n_rows; r += VW)
         for (int32_t c = 0; c < it->a->head_dim; c += VW) close_square(it, w, r, c);
+    const enum kvl_kv_turn turn = prefill_turn(it, KVL_PART_V);
+    for (int32_t r = 0; it->a->out && turn != KVL_TURN_NONE && r < it->n_rows; r++)
+        kv_turn(it->a->out + prefill_row_at(it, it->row0 + r) * (size_t)it->a->head_dim,
+                it->a->head_dim, turn, true);
 }
 
 VEC void prefill_rows(const struct kvl_prefill_item *it, bool bf16)

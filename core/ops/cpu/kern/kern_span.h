@@ -7,7 +7,8 @@
  *   softmax  vertical: a lane is always of the same head
  *   values   up to 64 channels of all heads stay in registers while the rows of the tile pass
  * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.  Rows of a type that has
- * no loops of its own (kern_kv.h) are widened, a short tile at a time, and then are rows of floats.  Rows that were
+ * no loops of its own (kern_kv.h) are widened, a short tile at a time, and then are rows of floats; of types that seal
+ * only where a tile is not sealed or its keys are not a group (kern_span_kivi.h).  Rows that were
  * turned when they were stored stay so: queries are turned like them, and what is summed of values is turned back.
  *
  * Meanwhile the rows of the next tile are asked for, keys during scores and values during values: into
@@ -17,6 +18,8 @@
 
 #include "kern_kv.h"
 #include "kern_row.h"
+#include "kern_span_kivi.h"
+#include "kern_span_logits.h"
 #include "kern_span_q8.h"
 #include "kern_span_rows.h"
 #include "kern_span_scaled.h"
@@ -252,111 +255,6 @@ static void span_values(float *acc, size_t pad, const struct pass *p, enum kvl_w
     HEADS_CASE(KVL_W_BF16, SPAN_VALUES);
 }
 
-/* The running maximum of a head becomes `max`. */
-static void span_raise(const struct kvl_span *s, int32_t h, float max, size_t pad)
-{
-    float keep = expf(s->max[h] - max);
-    s->max[h] = max;
-    s->sum[h] *= keep;
-    for (size_t c = 0; s->acc && c < pad; c++) s->acc[(size_t)h * pad + c] *= keep;
-}
-
-/* What is subtracted from the logits of a tile: by lane, the maximum of its head so far. */
-VEC vf span_shift(const struct kvl_span *s, const float *sc, int32_t n, int32_t h0, int32_t n_heads,
-                  size_t pad)
-{
-    const int32_t n_tok = VW / n_heads;
-    vf top = vf_load(sc);
-    float lane[VW];
-    for (int32_t i = VW; i < n; i += VW) top = vf_max(top, vf_load(sc + i));
-    vf_store(lane, top);
-    for (int32_t h = 0; h < n_heads; h++) {
-        float max = s->max[h0 + h];
-        for (int32_t j = 0; j < n_tok; j++) max = KVL_MAX(max, lane[h * n_tok + j]);
-        if (max > s->max[h0 + h]) span_raise(s, h0 + h, max, pad);
-        /* Nothing but -inf so far: the difference would be NaN. */
-        for (int32_t j = 0; j < n_tok; j++) lane[h * n_tok + j] = max == -INFINITY ? 0 : max;
-    }
-    return vf_load(lane);
-}
-
-/* Turns n logits of heads h0 .. h0 + n_heads - 1 into weights exp(logit - max), for bf16 values into
- * rounded pairs of them.  Their sum is that of what was not rounded: the log-sum-exp is exact. */
-VEC void softmax_heads(const struct kvl_span *s, float *sc, int32_t n, int32_t h0, int32_t n_heads,
-                       size_t pad, bool bf16)
-{
-    const vf shift = span_shift(s, sc, n, h0, n_heads, pad);
-    float lane[VW];
-    vf sum = vf_zero();
-    for (int32_t i = 0; i < n; i += 2 * VW) {
-        vf x = vf_exp(vf_sub(vf_load(sc + i), shift));
-        vf y = vf_exp(vf_sub(vf_load(sc + i + VW), shift));
-        sum = vf_add(sum, vf_add(x, y));
-        if (bf16) {
-            vb_store((uint16_t *)(void *)(sc + i), vb_pair(x, y));
-        } else {
-            vf_store(sc + i, x);
-            vf_store(sc + i + VW, y);
-        }
-    }
-    vf_store(lane, sum);
-    for (int32_t i = 0; i < VW; i++) s->sum[h0 + i / (VW / n_heads)] += lane[i];
-}
-
-static void span_softmax(const struct kvl_span *s, float *sc, int32_t n, int32_t h0,
-                         int32_t n_heads, size_t pad, bool bf16)
-{
-    switch (n_heads + (bf16 ? 10 : 0)) {
-    case 1: softmax_heads(s, sc, n, h0, 1, pad, false); break;
-    case 2: softmax_heads(s, sc, n, h0, 2, pad, false); break;
-    case 4: softmax_heads(s, sc, n, h0, 4, pad, false); break;
-    case 11: softmax_heads(s, sc, n, h0, 1, pad, true); break;
-    case 12: softmax_heads(s, sc, n, h0, 2, pad, true); break;
-    default: softmax_heads(s, sc, n, h0, 4, pad, true); break;
-    }
-}
-
-/* The logits of a head lie n_heads vectors apart: piece by piece to where the job wants them. */
-VEC void logits_keep(const struct kvl_span *s, const float *sc, int32_t h0, int32_t n_heads,
-                     int32_t i0, int32_t n)
-{
-    const struct kvl_attn_job *job = s->job;
-    const int32_t n_tok = VW / n_heads, n_out = KVL_MIN(n_heads, job->n_heads - h0);
-    for (int32_t h = 0; h < n_out; h++) {
-        float *to = job->probs + (size_t)(h0 + h) * (size_t)job->n_slots + i0;
-        const float *from = sc + h * n_tok;
-        int32_t t = 0;
-        for (; t + n_tok <= n; t += n_tok)
-            memcpy(to + t, from + t * n_heads, (size_t)n_tok * sizeof *to);
-        for (int32_t i = 0; t + i < n; i++) to[t + i] = from[t * n_heads + i];
-    }
-}
-
-/* Logits of n slots as the job wants them: list weights added, kept for probs, -inf up to n_all. */
-VEC void logits_heads(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i0,
-                      int32_t n, int32_t n_all)
-{
-    const struct kvl_attn_job *job = s->job;
-    const int32_t n_tok = VW / n_heads;
-    const float *more = job->log_weight ? job->log_weight + i0 : NULL;
-    for (int32_t t = 0; more && t < n; t++)
-        for (int32_t h = 0; h < n_heads; h++) sc[t / n_tok * VW + h * n_tok + t % n_tok] += more[t];
-    if (job->probs) logits_keep(s, sc, h0, n_heads, i0, n);
-    for (int32_t t = n; t < n_all; t++)
-        for (int32_t h = 0; h < n_heads; h++)
-            sc[t / n_tok * VW + h * n_tok + t % n_tok] = -INFINITY;
-}
-
-static void span_logits(const struct kvl_span *s, float *sc, int32_t h0, int32_t n_heads, int32_t i,
-                        int32_t n, int32_t n_all)
-{
-    switch (n_heads) {
-    case 1: logits_heads(s, sc, h0, 1, i, n, n_all); break;
-    case 2: logits_heads(s, sc, h0, 2, i, n, n_all); break;
-    default: logits_heads(s, sc, h0, 4, i, n, n_all); break;
-    }
-}
-
 /* Scratch of a thread. */
 struct span_work {
     float *q;  /* [heads][pad], by groups of heads as span_scores wants them */
@@ -417,21 +315,6 @@ static void span_query(const struct kvl_span *s, const struct span_work *w)
             span_query_head(s, w, w->q + (size_t)h0 * w->pad, h0 + h, h, span_group(s->job, h0));
 }
 
-/* n rows of floats take the place of stored ones; scores and values go by pairs of vectors. */
-static void side_floats(struct side *to, const float *x, size_t ld, int32_t n)
-{
-    for (int32_t t = 0; t < n; t++) to->at[t] = (const uint8_t *)(x + (size_t)t * ld);
-    for (int32_t t = n; t % (2 * VW) != 0; t++) to->at[t] = to->at[n - 1];
-    to->off = 0;
-}
-
-static struct kvl_kept side_kept(const struct kvl_span *s, const struct side *from,
-                                 enum kvl_kv_type type, int32_t t)
-{
-    if (s->job->lane->n_sealed > 0) return from->kept[t];
-    return (struct kvl_kept){ .at = from->at[t] + from->off, .type = type, .token = -1 };
-}
-
 /* Widened, rotated keys. */
 static void span_rotate(const struct kvl_span *s, const struct span_work *w,
                         const struct rows *rows, struct side *turned, int32_t i)
@@ -455,10 +338,7 @@ static void span_widen(const struct kvl_span *s, enum kvl_kv_type type, size_t r
     for (int32_t t = 0; t < n; t++) {
         if (t < n_next) prefetch_row(next->at[t] + next->off, row_bytes);
         const struct kvl_kept kept = side_kept(s, from, type, t);
-        if (kept.token >= 0)
-            kv_wide_group(to + (size_t)t * pad, &kept, s->a->head_dim);
-        else
-            kv_wide(to + (size_t)t * pad, kept.at, kept.type, s->a->head_dim);
+        kv_kept(to + (size_t)t * pad, &kept, s->a->head_dim);
     }
     side_floats(wide, to, pad, n);
 }
@@ -467,6 +347,8 @@ static void span_widen(const struct kvl_span *s, enum kvl_kv_type type, size_t r
 struct tile {
     const struct side *k, *v, *next_k, *next_v;
     int32_t n, i; /* entries; of the list, the first */
+    int32_t k_bits,
+        v_bits; /* of sealed rows as they lie there; 0: they are of w->k_type, w->v_type */
 };
 
 /* Heads h0 .. h0 + n_heads - 1; the first of them ask for the rows that come next. */
@@ -474,6 +356,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                        int32_t h0, int32_t n_heads)
 {
     const struct kvl_layout *l = s->job->lane->layout;
+    const struct kvl_layout *k_of = t->k_bits ? l->sealed : l, *v_of = t->v_bits ? l->sealed : l;
     const int32_t group = 2 * VW / n_heads, n = (t->n + group - 1) / group * group;
     const int32_t used = KVL_MIN(n_heads, s->job->n_heads - h0);
     const float *q = w->q + (size_t)h0 * w->pad;
@@ -485,16 +368,18 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
                            .n = n,
                            .head_dim = s->a->head_dim,
                            .scale = s->a->scale,
-                           .row_bytes = l->row_bytes[KVL_PART_K] };
+                           .row_bytes = k_of->row_bytes[KVL_PART_K] };
     struct pass values = { .row = t->v->at,
                            .off = t->v->off,
                            .ahead = next_v->at,
                            .ahead_off = next_v->off,
                            .n = n,
                            .head_dim = s->a->head_dim,
-                           .row_bytes = l->row_bytes[KVL_PART_V],
+                           .row_bytes = v_of->row_bytes[KVL_PART_V],
                            .scaled = w->scaled };
-    if (span_blocks(w->k_type))
+    if (t->k_bits)
+        kivi_scores(w->sc, &scores, t->k_bits, q, w->k, used);
+    else if (span_blocks(w->k_type))
         q8_scores(w->sc, &scores, w->k_type, (const int16_t *)(const void *)q, w->q_scale + h0,
                   used);
     else if (kv_is_scaled(w->k_type))
@@ -504,7 +389,9 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
     span_logits(s, w->sc, h0, n_heads, t->i, t->n, n);
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
-    if (s->acc && span_blocks(w->v_type))
+    if (s->acc && t->v_bits)
+        kivi_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, t->v_bits, w->sc, used);
+    else if (s->acc && span_blocks(w->v_type))
         q8_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
     else if (s->acc && kv_is_scaled(w->v_type))
         scaled_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
@@ -512,18 +399,35 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
         span_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, w->v_type, w->sc, used);
 }
 
+/* Sealed rows that are read as they lie there; `ahead`: what to ask for meanwhile. */
+static void span_sealed(const struct kvl_span *s, const struct span_work *w,
+                        const struct rows *rows, const struct rows *next, struct tile *t,
+                        struct side *ahead)
+{
+    const struct kvl_layout *sealed = s->job->lane->layout->sealed;
+    if (s->job->lane->n_sealed == 0) return;
+    if (w->k_wide && !s->job->pos && !s->job->keys) t->k_bits = kivi_group(&rows->k, rows->n);
+    if (w->v_wide && s->acc) t->v_bits = kivi_rows(&rows->v, rows->n);
+    const struct rows *come = next->n > 0 && next->kept ? next : rows;
+    if (t->k_bits) t->next_k = &ahead[0];
+    if (t->v_bits) t->next_v = &ahead[1];
+    kivi_ahead(&ahead[0], &come->k, sealed->row_bytes[KVL_PART_K], come->n);
+    kivi_ahead(&ahead[1], &come->v, sealed->row_bytes[KVL_PART_V], come->n);
+}
+
 static void span_tile(const struct kvl_span *s, const struct span_work *w, const struct rows *rows,
                       const struct rows *next, int32_t i)
 {
     const struct kvl_layout *l = s->job->lane->layout;
     const bool own_keys = s->job->pos || s->job->keys;
-    struct side k, v;
+    struct side k, v, ahead[2];
     struct tile t = { .k = &rows->k, .v = &rows->v, .n = rows->n, .i = i };
-    if (own_keys || w->k_wide) t.k = &k;
-    if (s->acc && w->v_wide) t.v = &v;
+    span_sealed(s, w, rows, next, &t, ahead);
+    if (!t.k_bits && (own_keys || w->k_wide)) t.k = &k;
+    if (!t.v_bits && s->acc && w->v_wide) t.v = &v;
     /* Asks for what is there where there is nothing to come, or where rows were fetched already. */
-    t.next_k = next->n > 0 && (own_keys || t.k != &k) ? &next->k : t.k;
-    t.next_v = next->n > 0 && t.v != &v ? &next->v : t.v;
+    if (!t.k_bits) t.next_k = next->n > 0 && (own_keys || t.k != &k) ? &next->k : t.k;
+    if (!t.v_bits) t.next_v = next->n > 0 && t.v != &v ? &next->v : t.v;
     if (s->job->pos) span_rotate(s, w, rows, &k, i);
     if (s->job->keys)
         side_floats(&k, s->job->keys + (size_t)i * (size_t)s->a->head_dim, (size_t)s->a->head_dim,

@@ -24,6 +24,7 @@ struct side {
 struct rows {
     struct side k, v;
     int32_t n;
+    bool kept; /* of a lane with sealed blocks */
 };
 
 static void walk_open(struct walk *w, const struct kvl_span *s)
@@ -92,6 +93,22 @@ static void walk_next(struct walk *w, int32_t n, int32_t tile, struct rows *rows
     side_fill(&rows->k, n, tile);
     side_fill(&rows->v, n, tile);
     rows->n = n;
+    rows->kept = w->lane->n_sealed > 0;
+}
+
+/* n rows of floats take the place of stored ones; scores and values go by pairs of vectors. */
+static void side_floats(struct side *to, const float *x, size_t ld, int32_t n)
+{
+    for (int32_t t = 0; t < n; t++) to->at[t] = (const uint8_t *)(x + (size_t)t * ld);
+    for (int32_t t = n; t % (2 * VW) != 0; t++) to->at[t] = to->at[n - 1];
+    to->off = 0;
+}
+
+static struct kvl_kept side_kept(const struct kvl_span *s, const struct side *from,
+                                 enum kvl_kv_type type, int32_t t)
+{
+    if (s->job->lane->n_sealed > 0) return from->kept[t];
+    return (struct kvl_kept){ .at = from->at[t] + from->off, .type = type, .token = -1 };
 }
 
 #endif

@@ -99,20 +99,29 @@ VEC void scaled_values_heads(float *acc, size_t pad, const struct pass *p, enum 
     for (; c < p->head_dim; c += VW) scaled_values_chunk(acc, pad, p, type, n_heads, used, c, 1);
 }
 
-static void scaled_scores(float *sc, const struct pass *p, enum kvl_wtype p_type, const float *q,
+static enum kvl_wtype scaled_type(const struct pass *p, enum kvl_wtype type)
+{
+    return type == KV_W_E4M3 && p->head_dim % VW != 0 ? KV_W_E4M3_ENDS : type;
+}
+
+static void scaled_scores(float *sc, const struct pass *p, enum kvl_wtype type, const float *q,
                           int32_t n_heads)
 {
+    const enum kvl_wtype p_type = scaled_type(p, type);
 #define SCALED_SCORES(of, n, used) scaled_scores_heads(sc, p, of, q, n, used)
     HEADS_CASE(KV_W_E4M3, SCALED_SCORES);
+    HEADS_CASE(KV_W_E4M3_ENDS, SCALED_SCORES);
     HEADS_CASE(KV_W_CODES4, SCALED_SCORES);
     HEADS_CASE(KV_W_CODES3, SCALED_SCORES);
 }
 
-static void scaled_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype p_type,
+static void scaled_values(float *acc, size_t pad, const struct pass *p, enum kvl_wtype type,
                           const float *weight, int32_t n_heads)
 {
+    const enum kvl_wtype p_type = scaled_type(p, type);
 #define SCALED_VALUES(of, n, used) scaled_values_heads(acc, pad, p, of, weight, n, used)
     HEADS_CASE(KV_W_E4M3, SCALED_VALUES);
+    HEADS_CASE(KV_W_E4M3_ENDS, SCALED_VALUES);
     HEADS_CASE(KV_W_CODES4, SCALED_VALUES);
     HEADS_CASE(KV_W_CODES3, SCALED_VALUES);
 }

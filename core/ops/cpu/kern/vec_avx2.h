@@ -149,12 +149,27 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
     b = _mm_and_si128(j < 16 ? b : _mm_srli_epi16(b, 4), _mm_set1_epi8(15));
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_sub_epi8(b, _mm_set1_epi8(8))));
 }
+/* The sign is above the seven other bits and, repeated, above itself. */
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
     __m128i b = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)(const void *)p));
-    __m128i size = _mm_slli_epi16(_mm_and_si128(b, _mm_set1_epi16(0x7f)), 7);
-    __m128i sign = _mm_slli_epi16(_mm_srli_epi16(b, 15), 15);
-    return _mm256_cvtph_ps(_mm_or_si128(size, sign));
+    return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(b, 7), _mm_set1_epi16((int16_t)0xbf80)));
+}
+VEC vf vf_ints4(const uint8_t *codes, int32_t i)
+{
+    int32_t all;
+    memcpy(&all, codes + i / 2, sizeof all);
+    __m256i q =
+        _mm256_srlv_epi32(_mm256_set1_epi32(all), _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(q, _mm256_set1_epi32(15)));
+}
+VEC vf vf_ints2(const uint8_t *codes, int32_t i)
+{
+    uint16_t all;
+    memcpy(&all, codes + i / 4, sizeof all);
+    __m256i q =
+        _mm256_srlv_epi32(_mm256_set1_epi32(all), _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(q, _mm256_set1_epi32(3)));
 }
 /* A permutation looks at the low 3 bits of an index alone. */
 VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)

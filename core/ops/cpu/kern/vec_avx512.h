@@ -143,9 +143,25 @@ VEC vf vf_nibbles(const uint8_t *p, int32_t j)
 VEC vf vf_load_e4m3(const uint8_t *p)
 {
     __m256i b = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
-    __m256i size = _mm256_slli_epi16(_mm256_and_si256(b, _mm256_set1_epi16(0x7f)), 7);
-    __m256i sign = _mm256_slli_epi16(_mm256_srli_epi16(b, 15), 15);
-    return _mm512_cvtph_ps(_mm256_or_si256(size, sign));
+    return _mm512_cvtph_ps(
+        _mm256_and_si256(_mm256_slli_epi16(b, 7), _mm256_set1_epi16((int16_t)0xbf80)));
+}
+VEC vf vf_ints4(const uint8_t *codes, int32_t i)
+{
+    int32_t low, high;
+    memcpy(&low, codes + i / 2, sizeof low);
+    memcpy(&high, codes + i / 2 + 4, sizeof high);
+    __m512i all = _mm512_inserti64x4(_mm512_set1_epi32(low), _mm256_set1_epi32(high), 1);
+    __m512i by = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srlv_epi32(all, by), _mm512_set1_epi32(15)));
+}
+VEC vf vf_ints2(const uint8_t *codes, int32_t i)
+{
+    int32_t all;
+    memcpy(&all, codes + i / 4, sizeof all);
+    __m512i by = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    __m512i q = _mm512_srlv_epi32(_mm512_set1_epi32(all), by);
+    return _mm512_cvtepi32_ps(_mm512_and_si512(q, _mm512_set1_epi32(3)));
 }
 VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)
 {

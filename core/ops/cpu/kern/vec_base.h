@@ -182,6 +182,17 @@ VEC vf vf_load_e4m3(const uint8_t *p)
     for (int32_t i = 0; i < VW; i++) h[i] = (uint16_t)((p[i] & 0x7f) << 7 | (p[i] & 0x80) << 8);
     return vf_load_f16(h);
 }
+/* Codes i .. of four bits or two, one after the other from the lowest bit on; i a multiple of VW. */
+VEC vf vf_ints4(const uint8_t *codes, int32_t i)
+{
+    const uint8_t *p = codes + i / 2;
+    return (vf){ (float)(p[0] & 15), (float)(p[0] >> 4), (float)(p[1] & 15), (float)(p[1] >> 4) };
+}
+VEC vf vf_ints2(const uint8_t *codes, int32_t i)
+{
+    const int32_t p = codes[i / 4];
+    return (vf){ (float)(p & 3), (float)(p >> 2 & 3), (float)(p >> 4 & 3), (float)(p >> 6) };
+}
 /* table[code i] .. of codes of four or three bits, one after the other from the lowest bit on; i a multiple of VW. */
 VEC vf vf_codes4(const float *table, const uint8_t *codes, int32_t i)
 {
