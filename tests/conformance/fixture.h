@@ -125,13 +125,18 @@ static bool model_exists(int i)
     return !models[i].path || access(models[i].path, R_OK) == 0;
 }
 
-/* Of types that seal: evictions at every step, masks and host tiers are refused, and what one eviction quantises twice the
- * mask oracle has quantised once. */
-static bool model_seals(const struct subject *subject, int i)
+/* Of types that seal: evictions at every step, masks and host tiers. */
+static bool model_refuses(const struct subject *subject, int i)
 {
     const struct kvl_policy *p = subject->policy;
     return kvl_kv_seals(models[i].kv_type) &&
-           (p->evict || p->score || p->prefill_mask || p->caps & KVL_CAP_OFFLOADS);
+           (p->evict || p->prefill_mask || p->caps & KVL_CAP_OFFLOADS);
+}
+
+/* What one eviction quantises twice the mask oracle has quantised once. */
+static bool model_seals(const struct subject *subject, int i)
+{
+    return model_refuses(subject, i) || (kvl_kv_seals(models[i].kv_type) && subject->policy->score);
 }
 
 /* Masks of a prefill and attention sinks do not go together, nor do positions alone and a model whose keys do not
