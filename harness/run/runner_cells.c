@@ -177,13 +177,13 @@ static int turn_first(struct kvl_cell_run *run, struct kvl_err *err)
 static int turn_next(struct kvl_cell_run *run, struct kvl_err *err)
 {
     const struct kvl_context *c = run->c;
-    const struct kvl_context_question *q = &c->question[run->n_turns - 1], *next = q + 1;
+    const struct kvl_context_question *q = &c->question[run->n_turns - 1];
     struct kvl_tokens t = { 0 };
     int32_t *id = NULL;
     int rc =
         kvl_prompt_turn(kvl_group_prompt(c->r->work, c->g), &c->sample, run->n_turns - 1, &t, err);
     if (rc == KVL_OK) {
-        assert(t.id[t.n - 1] == next->turn_last);
+        assert(t.id[t.n - 1] == q[1].turn_last);
         id = kvl_alloc((size_t)t.n, sizeof *id);
         if (!id) rc = kvl_fail(err, KVL_ENOMEM, "out of memory for a turn");
     }
