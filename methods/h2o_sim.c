@@ -216,7 +216,7 @@ static int h2o_sim_select(struct kvl_pctx *ctx, const struct kvl_step *step,
     (void)q;
     KVL_TRY(kvl_table_all(ctx, o->table, step->layer,
                           &table)); /* once: every call is counted as read */
-    /* At the table, which the host alone writes: waits for nothing that operators do. */
+    /* At the table, which the host alone writes: there is nothing to wait for. */
     KVL_TRY(kvl_look_at(ctx, table.part[0].data, 0, 1));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++) {
         KVL_TRY(h2o_sim_list(ctx, h2o_sim_rows(&table, h), step->pos, &list, &n));

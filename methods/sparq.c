@@ -94,10 +94,12 @@ static int sparq_append(struct kvl_pctx *ctx, const struct kvl_step *step, const
 
 /* ---- Algorithm 1: C and s ----------------------------------------------------------------------- */
 
-/* Of one step: score [n_heads][n], the largest and the sum of their exponentials [n_heads]. */
+/* Of one step: score [n_heads][n] and best [n_kv_heads][n_best], in one piece: the host waits for both at once; the largest
+ * score and the sum of exponentials [n_heads]. */
 struct sparq_scores {
-    int32_t n;
+    int32_t n, n_best;
     float *score, *max, *sum, *factor;
+    int32_t *best;
     int32_t *channel; /* [n_kv_heads][r] */
 };
 
@@ -127,14 +129,26 @@ static int sparq_channels(const struct kvl_pctx *ctx, const float *q, struct spa
     return KVL_OK;
 }
 
+static size_t sparq_words(const struct kvl_shape *sh, const struct sparq_scores *s)
+{
+    return (size_t)sh->n_heads * (size_t)s->n + (size_t)sh->n_kv_heads * (size_t)s->n_best;
+}
+
+static int sparq_room(const struct kvl_pctx *ctx, struct sparq_scores *s)
+{
+    size_t heads = (size_t)ctx->shape->n_heads;
+    void *room;
+    KVL_TRY(kvl_scratch_items(ctx, sparq_words(ctx->shape, s), sizeof *s->score, &room));
+    s->score = room;
+    s->best = (int32_t *)room + heads * (size_t)s->n;
+    KVL_TRY(kvl_scratch_get(ctx, heads, &s->max));
+    return kvl_scratch_get(ctx, heads, &s->sum);
+}
+
 static int sparq_score(const struct kvl_pctx *ctx, int32_t layer, const float *q,
                        struct sparq_scores *s)
 {
     const struct sparq_opts *o = ctx->opts;
-    size_t heads = (size_t)ctx->shape->n_heads;
-    KVL_TRY(kvl_scratch_get(ctx, heads * (size_t)s->n, &s->score));
-    KVL_TRY(kvl_scratch_get(ctx, heads, &s->max));
-    KVL_TRY(kvl_scratch_get(ctx, heads, &s->sum));
     KVL_TRY(sparq_channels(ctx, q, s));
     return kvl_channel_scores(ctx, &(struct kvl_channel_scores){ .table = o->keys,
                                                                  .layer = layer,
@@ -201,20 +215,21 @@ static int sparq_select(struct kvl_pctx *ctx, const struct kvl_step *step,
                         const struct kvl_query *q, struct kvl_sel *sel)
 {
     const struct sparq_opts *o = ctx->opts;
-    struct sparq_scores s = { .n = step->pos + 1 };
-    int32_t k = o->k - o->local_k, *best;
+    int32_t k = o->k - o->local_k;
+    struct sparq_scores s = { .n = step->pos + 1, .n_best = k };
+    size_t n_best = (size_t)ctx->shape->n_kv_heads * (size_t)k;
     if (step->pos <= o->k) return KVL_OK;
-    KVL_TRY(kvl_scratch_get(ctx, (size_t)ctx->shape->n_kv_heads * (size_t)k, &best));
+    KVL_TRY(sparq_room(ctx, &s));
     KVL_TRY(sparq_score(ctx, step->layer, q->q, &s));
-    KVL_TRY(sparq_best(ctx, step, &s, best));
+    KVL_TRY(sparq_best(ctx, step, &s, s.best));
     /* At the list, and for alpha at scores. */
     KVL_TRY(o->reallocation
-                ? kvl_look(ctx)
-                : kvl_look_at(ctx, best, (size_t)(ctx->shape->n_kv_heads * k), sizeof *best));
+                ? kvl_look_at(ctx, s.score, sparq_words(ctx->shape, &s), sizeof *s.score)
+                : kvl_look_at(ctx, s.best, n_best, sizeof *s.best));
     KVL_TRY(kvl_sel_recent(sel, KVL_SCOPE_KV_HEAD, KVL_ALL_LISTS, o->local_k + 1));
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
-        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, best + (size_t)h * (size_t)k, k));
-    return o->reallocation ? sparq_residual(ctx, step, &s, best, sel) : KVL_OK;
+        KVL_TRY(kvl_sel_tokens(sel, KVL_SCOPE_KV_HEAD, h, s.best + (size_t)h * (size_t)k, k));
+    return o->reallocation ? sparq_residual(ctx, step, &s, s.best, sel) : KVL_OK;
 }
 
 static const struct kvl_policy sparq = {

@@ -365,6 +365,9 @@ bool kvl_session_async(const struct kvl_session *s);
 /* The hook that runs may look at this: the host has it, at once or, where the hook runs ahead of the device, once it
  * looks. */
 int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, struct kvl_err *err);
+/* The same for its arguments, before all else: kvl_look_at of another array leaves them where they are. */
+int kvl_hand_args(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
+                  struct kvl_err *err);
 /* Before the host reads what a hook gives, or what its operators wrote.  KVL_EPOLICY: they met a NaN. */
 int kvl_session_look(struct kvl_session *s, struct kvl_err *err);
 /* The same for an array of n items alone (a negative n is none): of what else operators wrote nothing crosses. */

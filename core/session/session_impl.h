@@ -79,11 +79,11 @@ struct kvl_host {
     bool looked;        /* but waited then */
     bool fetched;       /* it, or this layer, brought something from the host */
     const struct kvl_asked *asked; /* it scores these, not the context; NULL: the context */
-    const float *input; /* append of a step: what entered the layer [n_embd]; else NULL */
+    const float *input;  /* append of a step: what entered the layer [n_embd]; else NULL */
     int32_t input_layer; /* by the model's number */
     /* what it was handed and the host does not have before it looks */
     struct kvl_pieces handed[KVL_MAX_HANDED];
-    int32_t n_handed;
+    int32_t n_handed, n_args; /* the first of them are its arguments */
 };
 
 struct kvl_session {

@@ -122,7 +122,7 @@ static const struct kvl_result *join_setup(const struct kvl_result *x,
 }
 
 /* Gives the point the repeats of its speed, and marks them as used.  Speed hardly depends on the
- * task: that of another one stands in for a task that was not timed. */
+ * task: that of another one stands in for a task that was not timed.  Waits are of the same records. */
 static void join_speed(struct kvl_result *x, const struct kvl_result *speed, size_t n_speed,
                        bool *used, double *v)
 {
@@ -132,7 +132,8 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
     x->threads = setup->threads;
     x->gpu = setup->gpu;
     x->driver = setup->driver;
-    for (int any_task = 0; any_task < 2 && n == 0; any_task++) {
+    int any_task = 0;
+    for (; any_task < 2; any_task++) {
         for (size_t i = 0; i < n_speed; i++) {
             if (!same_point(x, &speed[i]) || kvl_result_setup_cmp(x, &speed[i])) continue;
             if (!any_task && !same_task(x, &speed[i])) continue;
@@ -140,6 +141,7 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
             x->stale |= speed[i].stale;
             if (!isnan(speed[i].decode.mean)) v[n++] = speed[i].decode.mean;
         }
+        if (n > 0) break;
     }
     if (n) x->decode = spread_of(v, n);
     x->n_speed = n;
@@ -150,7 +152,7 @@ static void join_speed(struct kvl_result *x, const struct kvl_result *speed, siz
     if (n) x->attention_ns = spread_of(v, n).mean;
     for (size_t i = n = 0; i < n_speed; i++)
         if (same_point(x, &speed[i]) && !kvl_result_setup_cmp(x, &speed[i]) &&
-            !isnan(speed[i].waits))
+            (any_task || same_task(x, &speed[i])) && !isnan(speed[i].waits))
             v[n++] = speed[i].waits;
     if (n) x->waits = spread_of(v, n).mean;
 }

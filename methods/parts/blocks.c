@@ -280,6 +280,7 @@ static int blocks_read_ranked(const struct kvl_pctx *ctx, const struct kvl_block
     struct kvl_rows order;
     float *x;
     KVL_TRY(kvl_table_read(ctx, table, layer, n_far, &order));
+    KVL_TRY(kvl_look(ctx)); /* the host reads the table */
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_far, &x));
     KVL_TRY(kvl_scratch_get(ctx, (size_t)n_far, &best));
     for (int32_t at = 0; at < n_far; at++) {
@@ -289,7 +290,7 @@ static int blocks_read_ranked(const struct kvl_pctx *ctx, const struct kvl_block
     }
     *n = KVL_MIN(b->init_block_num, n_live);
     KVL_TRY(kvl_topk(ctx, x, 1, n_far, *n, best));
-    KVL_TRY(kvl_look(ctx));
+    KVL_TRY(kvl_look_at(ctx, best, (size_t)*n, sizeof *best));
     for (int32_t i = 0; i < *n; i++) state[best[i]] = BLOCK_READ;
     return KVL_OK;
 }

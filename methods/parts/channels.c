@@ -42,9 +42,10 @@ static void channels_merge(const struct kvl_channel_scores *s, const float *max,
 static int channels_cap(const struct kvl_pctx *ctx, const struct kvl_channel_scores *s)
 {
     int32_t n_heads = ctx->shape->n_heads;
+    size_t all = (size_t)n_heads * (size_t)s->n;
     if (!(ctx->shape->cap > 0)) return KVL_OK;
-    KVL_TRY(kvl_cap(ctx, s->score, (size_t)n_heads * (size_t)s->n));
-    KVL_TRY(kvl_look(ctx)); /* the host reads what the operator wrote */
+    KVL_TRY(kvl_cap(ctx, s->score, all));
+    KVL_TRY(kvl_look_at(ctx, s->score, all, sizeof *s->score));
     for (int32_t h = 0; h < n_heads; h++) {
         const float *score = s->score + (size_t)h * (size_t)s->n;
         s->max[h] = -INFINITY;
@@ -62,8 +63,8 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
     float *max, *sum; /* of both parts, one behind the other */
     int32_t n_heads = sh->n_heads, n_parts = 0;
     int32_t n_pages = (s->n + KVL_CHANNEL_PAGE - 1) / KVL_CHANNEL_PAGE;
-    KVL_TRY(kvl_scratch_get(ctx, 2 * (size_t)n_heads, &max));
-    KVL_TRY(kvl_scratch_get(ctx, 2 * (size_t)n_heads, &sum));
+    KVL_TRY(kvl_scratch_get(ctx, 4 * (size_t)n_heads, &max));
+    sum = max + 2 * n_heads;
     KVL_TRY(kvl_table_operand(ctx, s->table, s->layer, n_pages, &keys));
     KVL_TRY(kvl_table_count(ctx, s->table, (int64_t)s->n * s->n_channels * sh->n_kv_heads));
     for (int32_t h = 0; h < sh->n_heads; h++) s->max[h] = -INFINITY, s->sum[h] = 0;
@@ -90,7 +91,7 @@ int kvl_channel_scores(const struct kvl_pctx *ctx, const struct kvl_channel_scor
         KVL_TRY(ctx->ops->channel_scores(&args));
         n_parts++;
     }
-    KVL_TRY(kvl_look(ctx));
+    KVL_TRY(kvl_look_at(ctx, max, 4 * (size_t)n_heads, sizeof *max));
     for (int32_t i = 0; i < n_parts; i++)
         channels_merge(s, max + i * n_heads, sum + i * n_heads, n_heads);
     return channels_cap(ctx, s);

@@ -99,8 +99,9 @@ int kvl_kept_take(const struct kvl_pctx *ctx, const struct kvl_kept_keys *k, con
                   const struct kvl_kept_step *step, float *key)
 {
     size_t dim = (size_t)ctx->shape->head_dim, row = dim * sizeof *key, n = (size_t)step->n_all;
-    KVL_TRY(kvl_look(ctx)); /* once for all kv heads */
-    for (size_t h = 0; h < (size_t)ctx->shape->n_kv_heads; h++) {
+    size_t lanes = (size_t)ctx->shape->n_kv_heads;
+    KVL_TRY(kvl_look_at(ctx, step->made, lanes * n * dim, sizeof *key)); /* once for all kv heads */
+    for (size_t h = 0; h < lanes; h++) {
         struct kept_lane l = kept_lane(ctx, k, step->layer, (int32_t)h);
         const int32_t *slot = step->slot + h * n, *at = step->at + h * n;
         const float *made = step->made + h * n * dim;

@@ -860,6 +860,46 @@ static void test_statuses_of_hooks(void **state)
     }
 }
 
+/* ---- a device whose lists are wrong ---------------------------------------------------------------------- */
+
+enum { LISTED = 4 };
+static const int32_t *listed; /* what topk answers, [LISTED] */
+
+static int topk_listed(const struct kvl_topk_args *a)
+{
+    for (int32_t row = 0; row < a->n_rows; row++)
+        for (int32_t i = 0; i < a->k; i++) a->index[row * a->k + i] = listed[i];
+    return KVL_OK;
+}
+
+static int keep_listed(const struct answer *a)
+{
+    return kvl_keep_top(a->keep, 1, some_scores(a), 40, LISTED);
+}
+
+/* What an operator chose is checked like what a hook names: the walk over a lane relies on it. */
+static void test_lists_of_a_device(void **state)
+{
+    static const int32_t lists[][LISTED] = { { 0, 0, 0, 0 },     { 3, 2, 1, 0 },
+                                             { 5, 1, 2, 3 },     { 0, 1, 1, 3 },
+                                             { -1, 0, 1, 2 },    { 0, 1, 2, 1000 },
+                                             { 0, 1000, 1, 39 }, { 38, 39, 39, 39 } };
+    struct kvl_engine *right = rig.engine;
+    struct kvl_ops ops = kvl_ops_cpu;
+    const struct kvl_engine_desc desc = { .model = rig.model, .ops = &ops };
+    (void)state;
+    ops.topk = topk_listed;
+    RIG_OK(&rig.err, kvl_engine_create(&desc, &rig.engine, &rig.err));
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        listed = lists[i];
+        run_case(&(struct hostile){
+            "a device's list", IN_EVICT, keep_listed, KVL_EPOLICY,
+            "layer 0, position 60: kv head 1: 4 tokens to keep of 61 are chosen", false });
+    }
+    kvl_engine_destroy(rig.engine);
+    rig.engine = right;
+}
+
 /* ---- objects that are wrong before anything runs --------------------------------------------------- */
 
 static void expect_bad_object(const struct kvl_policy *p, const char *needle)
@@ -932,7 +972,7 @@ static int close_rig(void **state)
 
 int main(void)
 {
-    enum { N_CASES = sizeof cases / sizeof cases[0], N_OTHERS = 2 };
+    enum { N_CASES = sizeof cases / sizeof cases[0], N_OTHERS = 3 };
     static struct hostile copy[N_CASES];
     static struct CMUnitTest tests[N_CASES + N_OTHERS];
     memcpy(copy, cases, sizeof cases);
@@ -942,5 +982,6 @@ int main(void)
                                         .initial_state = &copy[i] };
     tests[N_CASES] = (struct CMUnitTest)cmocka_unit_test(test_statuses_of_hooks);
     tests[N_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(test_wrong_objects);
+    tests[N_CASES + 2] = (struct CMUnitTest)cmocka_unit_test(test_lists_of_a_device);
     return cmocka_run_group_tests(tests, open_rig, close_rig);
 }

@@ -134,6 +134,11 @@ lacks "waits without a GPU" 'waits/tok' table
 for kind in cell speed; do
     expect "waits in rows of kind $kind" 13 "$("$program" export waits.zst --kind $kind --format jsonl | jq -r 'select(.waits_per_tok) | .waits_per_tok' | sort -u)"
 done
+# They are of the records that the speed is of: those of the same task where there are any.
+fake_cells 'if .kind == "speed" then (.gpu = { syncs: (.step_ns | length * 13) }),
+        (.cell += "-2" | .key += "2" | .task = "kv_retrieval" | .gpu = { syncs: (.step_ns | length * 40) }) else . end' | zst waits.zst
+expect "waits of each task" "kv_retrieval 40 passkey 13" "$("$program" export waits.zst --kind cell --format jsonl |
+    jq -r 'select(.waits_per_tok and .protocol) | "\(.task) \(.waits_per_tok)"' | sort -u | tr '\n' ' ' | sed 's/ $//')"
 
 # Recall: the mean over the lanes in which oracle, at its smallest budget, attends half of the evidence or more;
 # in the fake log lane 0 always is one, lane 1 where oracle's share is; the best layer stands apart.

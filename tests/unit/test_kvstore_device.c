@@ -134,33 +134,34 @@ static void test_append_cost(void **state)
 
 /* Rows that hooks will see are rounded by the launch that stores them, and become what the store itself makes of them;
  * keys before RoPE stay.  Types that rows of attention are widened from take launches of their own. */
-static void append_rounding(enum kvl_kv_type type)
+static void append_rounding(enum kvl_kv_type type, int32_t dim)
 {
-    enum { N = 20, WIDE = 64, FLOATS = N * HEADS * WIDE };
+    enum { N = 20, WIDE = 64, MOST = N * HEADS * WIDE };
+    const int32_t n_floats = N * HEADS * dim;
     struct kvl_store_desc d = { .n_layers = 1,
                                 .n_kv_heads = HEADS,
-                                .head_dim = WIDE,
+                                .head_dim = dim,
                                 .block_tok = TOK,
                                 .type = type,
                                 .raw_keys = true,
                                 .device = device };
     struct kvl_store *store;
     struct kvl_seq *seq;
-    static float want[2][FLOATS];
+    static float want[2][MOST];
     float *rows[3];
     int32_t pos[N];
     OK(kvl_store_create(&d, &store, &err));
     OK(kvl_seq_create(store, &seq, &err));
     for (int part = 0; part < 3; part++) {
-        rows[part] = device->alloc(KVL_PLACE_SHARED, FLOATS, sizeof(float));
+        rows[part] = device->alloc(KVL_PLACE_SHARED, (size_t)n_floats, sizeof(float));
         assert_non_null(rows[part]);
-        for (int i = 0; i < FLOATS; i++)
+        for (int i = 0; i < n_floats; i++)
             rows[part][i] = sinf((float)(i * (3 + part))) * (i % 7 == 0 ? 9.0f : 0.3f);
     }
     for (int32_t i = 0; i < N; i++) pos[i] = i;
     for (int part = 0; part < 2; part++) {
-        memcpy(want[part], rows[part], sizeof want[part]);
-        kvl_store_round(store, (enum kvl_kv_part)part, want[part], FLOATS);
+        memcpy(want[part], rows[part], (size_t)n_floats * sizeof **want);
+        kvl_store_round(store, (enum kvl_kv_part)part, want[part], (size_t)n_floats);
     }
     struct kvl_device_traffic before = traffic();
     OK(kvl_seq_append_rounding(seq, 0, N, pos, rows[0], rows[2], rows[1], &err));
@@ -168,11 +169,12 @@ static void append_rounding(enum kvl_kv_type type)
     if (type <= KVL_KV_Q8_0) assert_int_equal(launches, 1);
     OK(device->sync());
     for (int part = 0; part < 2; part++)
-        for (int i = 0; i < FLOATS; i++)
+        for (int i = 0; i < n_floats; i++)
             if (rows[part][i] != want[part][i])
-                fail_msg("%s, part %d, element %d: %g, want %g", kvl_kv_name(type).text, part, i,
-                         (double)rows[part][i], (double)want[part][i]);
-    for (int i = 0; i < FLOATS; i++)
+                fail_msg("%s, heads of %d, part %d, element %d: %g, want %g",
+                         kvl_kv_name(type).text, dim, part, i, (double)rows[part][i],
+                         (double)want[part][i]);
+    for (int i = 0; i < n_floats; i++)
         assert_true(rows[2][i] == sinf((float)(i * 5)) * (i % 7 == 0 ? 9.0f : 0.3f));
     for (int part = 0; part < 3; part++) device->free(KVL_PLACE_SHARED, rows[part]);
     kvl_seq_destroy(seq);
@@ -184,7 +186,11 @@ static void test_append_rounding(void **state)
     (void)state;
     const enum kvl_kv_type type[] = { KVL_KV_F32, KVL_KV_F16, KVL_KV_BF16, KVL_KV_Q8_0,
                                       kvl_kv_pair(KVL_KV_Q8_0, KVL_KV_F16) };
-    for (size_t i = 0; i < sizeof type / sizeof type[0]; i++) append_rounding(type[i]);
+    for (size_t i = 0; i < sizeof type / sizeof type[0]; i++) {
+        append_rounding(type[i], 64);
+        /* No whole vector: stored element by element.  Q8_0 has blocks of 32. */
+        if (i < 3) append_rounding(type[i], 6);
+    }
 }
 
 /* Moves beyond the room of the lists go in several calls. */

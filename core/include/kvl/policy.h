@@ -147,7 +147,8 @@ struct kvl_query {
  * kvl_sel_top_*, kvl_sel_range, kvl_sel_positions and kvl_keep_range do not.  KVL_EPOLICY: a score was a NaN. */
 KVL_API int kvl_look(const struct kvl_pctx *ctx);
 /* The same, but of what operators wrote the hook may look at the n items of `item` bytes at p alone, results or scratch,
- * and write them; nothing else crosses.  KVL_ENOMEM: more bytes than there are. */
+ * and write them, or an argument of the hook, which is read only.  Rows of tables that the hook asked for are there as
+ * well; nothing else crosses.  KVL_ENOMEM: more bytes than there are. */
 KVL_API int kvl_look_at(const struct kvl_pctx *ctx, const void *p, size_t n, size_t item);
 /* From any hook but plan: a portable loop of the method's own (methods/<name>.op.c) on the host.  Waits for what
  * operators and the engine were given, as kvl_look does, and calls loop(args), which may read and write what hooks

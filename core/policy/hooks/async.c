@@ -56,6 +56,14 @@ int kvl_hand(struct kvl_session *s, const struct kvl_pieces *list, int32_t n, st
     return host->ahead && !host->looked ? KVL_OK : handed_get(s->engine, list, n, err);
 }
 
+int kvl_hand_args(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,
+                  struct kvl_err *err)
+{
+    KVL_TRY(kvl_hand(s, list, n, err));
+    s->host.n_args = s->host.n_handed;
+    return KVL_OK;
+}
+
 /* ---- looking ----------------------------------------------------------------------------------------- */
 
 /* The device has run: what operators met. */
@@ -68,12 +76,12 @@ static int look_marks(struct kvl_session *s, struct kvl_err *err)
     return kvl_fail(err, KVL_EPOLICY, "a score is not a number (NaN)");
 }
 
-/* The same for a hook that goes on: tables that it was given before are there too. */
-static int look_met(struct kvl_session *s, struct kvl_err *err)
+/* The same for a hook that goes on: what it was handed from the first-th on is there too. */
+static int look_met(struct kvl_session *s, int32_t first, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     s->host.looked = true;
-    KVL_TRY(handed_get(e, s->host.handed, s->host.n_handed, err));
+    KVL_TRY(handed_get(e, s->host.handed + first, s->host.n_handed - first, err));
     return look_marks(s, err);
 }
 
@@ -82,7 +90,7 @@ int kvl_session_look(struct kvl_session *s, struct kvl_err *err)
 {
     if (!s->host.ahead) return KVL_OK;
     KVL_TRY(kvl_engine_wait(s->engine, err));
-    return look_met(s, err);
+    return look_met(s, 0, err);
 }
 
 int kvl_look(const struct kvl_pctx *ctx)
@@ -90,29 +98,42 @@ int kvl_look(const struct kvl_pctx *ctx)
     return kvl_session_look(ctx->host->session, ctx->err);
 }
 
-/* The piece, and, where the hook had not looked, what it was handed: in one wait. */
+/* Arguments of a hook are read alone. */
+static bool look_writes(const struct kvl_host *host, const uint8_t *p)
+{
+    for (int32_t i = 0; i < host->n_args; i++) {
+        const struct kvl_pieces *arg = &host->handed[i];
+        if (arg->n > 0 && p >= arg->data && p < arg->data + arg->bytes) return false;
+    }
+    return true;
+}
+
+/* The piece, and, where the hook had not looked, the tables that it asked for: in one wait. */
 static int look_get(struct kvl_session *s, const struct kvl_pieces *piece, struct kvl_err *err)
 {
+    struct kvl_host *host = &s->host;
     struct kvl_pieces all[KVL_MAX_HANDED + 1];
-    int32_t n = s->host.looked ? 0 : s->host.n_handed;
-    memcpy(all, s->host.handed, (size_t)n * sizeof *all);
+    int32_t n = host->looked ? 0 : host->n_handed - host->n_args;
+    memcpy(all, host->handed + host->n_args, (size_t)n * sizeof *all);
     all[n] = *piece;
     return handed_get(s->engine, all, n + 1, err);
 }
 
 /* One array crosses, not all that the hook was handed: filter layers look at a list of tokens and not at their
- * scores. */
+ * scores, nor at the query. */
 static int look_at(struct kvl_session *s, const void *p, size_t bytes, struct kvl_err *err)
 {
     struct kvl_engine *e = s->engine;
     uint8_t *data = (uint8_t *)(uintptr_t)p; /* the hook's own, or a result */
-    const struct kvl_pieces piece = { .data = data, .bytes = bytes, .n = 1, .writes = true };
+    const struct kvl_pieces piece = {
+        .data = data, .bytes = bytes, .n = 1, .writes = look_writes(&s->host, data)
+    };
     if (!s->host.ahead) return KVL_OK;
     /* Waits where it is on its way, and for marks; what is under way beside that, as fetches ahead, goes on. */
     if (e->dev->host) KVL_TRY(look_get(s, &piece, err));
     if (!e->dev->host)
         KVL_TRY(kvl_engine_failed(e, "waiting for the device", kvl_engine_rest(e), err));
-    return look_met(s, err);
+    return look_met(s, s->host.n_args, err);
 }
 
 int kvl_session_look_back(struct kvl_session *s, const struct kvl_pieces *list, int32_t n,

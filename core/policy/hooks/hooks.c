@@ -24,7 +24,7 @@ void kvl_hook_enter(struct kvl_session *s, struct kvl_err *err)
     s->host.fetched = false;
     s->host.ahead = false;
     s->host.looked = false;
-    s->host.n_handed = 0;
+    s->host.n_handed = s->host.n_args = 0;
     kvl_watch_policy(s->engine, s->planned->policy->name);
 }
 
@@ -103,7 +103,7 @@ static int hand_query(struct kvl_session *s, const struct kvl_query *q, int32_t 
                                        floats_given(q->q_raw, n * sh->n_heads, sh->head_dim),
                                        floats_given(q->x, n, sh->n_embd),
                                        floats_given(q->x_prev, n, sh->n_embd) };
-    return kvl_hand(s, list, 4, s->ctx.err);
+    return kvl_hand_args(s, list, 4, s->ctx.err);
 }
 
 static int hand_keys(struct kvl_session *s, const float *k, const float *v, int32_t n)
@@ -111,7 +111,7 @@ static int hand_keys(struct kvl_session *s, const float *k, const float *v, int3
     const struct kvl_shape *sh = &s->engine->model->shape;
     const struct kvl_pieces list[] = { floats_given(k, n * sh->n_kv_heads, sh->head_dim),
                                        floats_given(v, n * sh->n_kv_heads, sh->head_dim) };
-    return kvl_hand(s, list, 2, s->ctx.err);
+    return kvl_hand_args(s, list, 2, s->ctx.err);
 }
 
 /* ---- hooks that make and end a session -------------------------------------------------------------- */

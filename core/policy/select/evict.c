@@ -264,6 +264,18 @@ static int cut_kept(struct kvl_session *s, const struct lane_cut *c, const int32
     return KVL_OK;
 }
 
+/* What the device chose ascends and is of the lane: the walk over its gaps ends by that alone. */
+static bool best_fits(const struct keep_head *k, int32_t n_live)
+{
+    const int32_t *best = k->best;
+    int32_t n = k->n_tokens;
+    bool fits = n <= n_live;
+    if (!fits || !best || n == 0) return fits;
+    fits = best[0] >= 0 && best[n - 1] < n_live;
+    for (int32_t i = 1; i < n; i++) fits &= best[i - 1] < best[i];
+    return fits;
+}
+
 /* Only what stays of a lane is named (keep_head); nothing happens where that is all. */
 static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head,
                      const struct keep_head *k)
@@ -271,12 +283,15 @@ static int lane_keep(struct kvl_session *s, int32_t layer, int32_t kv_head,
     struct lane_cut c = { 0 };
     const int32_t *kept;
     c.live = kvl_live_view(s, layer, kv_head, &c.n_live);
-    bool some = k->best && k->n_tokens > 0;
-    if (k->n_tokens > c.n_live || (some && k->best[k->n_tokens - 1] >= c.n_live))
-        return kvl_fail(s->ctx.err, KVL_EINTERNAL, "%d tokens stay of a lane of %d", k->n_tokens,
-                        c.n_live);
+    if (!c.live) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
+    if (!best_fits(k, c.n_live))
+        return kvl_fail(
+            s->ctx.err, KVL_EINTERNAL,
+            "kv head %d: %d tokens to keep of %d are chosen, want them ascending and each "
+            "below %d",
+            kv_head, k->n_tokens, c.n_live, c.n_live);
     size_t most = (size_t)(c.n_live - k->n_tokens);
-    if (c.live) c.gone = kvl_arena_get(&s->engine->step, most + 1, sizeof *c.gone);
+    c.gone = kvl_arena_get(&s->engine->step, most + 1, sizeof *c.gone);
     if (!c.gone) return kvl_fail(s->ctx.err, KVL_ENOMEM, "out of memory to evict");
     if (!keep_pieces(k, &c)) {
         c.n_gone = 0;

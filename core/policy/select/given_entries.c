@@ -36,7 +36,7 @@ int kvl_sel_keys(struct kvl_sel *sel, enum kvl_scope scope, int32_t list, const 
         return kvl_fail(sel->err, KVL_EPOLICY,
                         "%d keys for list %d: want a token list of that length, given before", n,
                         list);
-    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    KVL_TRY(kvl_session_look_at(sel->s, keys, n, dim * sizeof *keys, sel->err));
     KVL_TRY(all_finite(sel, "element of given keys", keys, (size_t)n * dim));
     /* Room for the current token, should the engine add it. */
     float *copy = kvl_arena_get(&sel->s->engine->step, ((size_t)n + 1) * dim, sizeof *copy);
@@ -80,7 +80,8 @@ int kvl_sel_pseudo(struct kvl_sel *sel, int32_t kv_head, const float *logit, con
     if (p->logit)
         return kvl_fail(sel->err, KVL_EPOLICY, "pseudo-entries of kv head %d are given twice",
                         kv_head);
-    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    KVL_TRY(kvl_session_look_at(sel->s, logit, n, (size_t)kvl_group(sh) * sizeof *logit, sel->err));
+    KVL_TRY(kvl_session_look_at(sel->s, value, n, (size_t)sh->head_dim * sizeof *value, sel->err));
     KVL_TRY(all_finite(sel, "logit of a pseudo-entry", logit, n_logits));
     KVL_TRY(all_finite(sel, "value of a pseudo-entry", value, n_values));
     float *copy = kvl_arena_get(&e->step, n_logits + n_values + 1, sizeof *copy);

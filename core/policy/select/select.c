@@ -419,7 +419,9 @@ int kvl_sel_residual(struct kvl_sel *sel, const float *alpha, const float *value
     const struct kvl_shape *sh = &sel->s->engine->model->shape;
     size_t n_heads = (size_t)sh->n_heads, n = (size_t)sh->n_kv_heads * (size_t)sh->head_dim;
     if (sel->residual_alpha) return kvl_fail(sel->err, KVL_EPOLICY, "a residual is given twice");
-    KVL_TRY(kvl_session_look(sel->s, sel->err));
+    KVL_TRY(kvl_session_look_at(sel->s, alpha, sh->n_heads, sizeof *alpha, sel->err));
+    KVL_TRY(kvl_session_look_at(sel->s, value, sh->n_kv_heads, (size_t)sh->head_dim * sizeof *value,
+                                sel->err));
     for (size_t i = 0; i < n_heads; i++)
         if (!(alpha[i] >= 0.0f && alpha[i] <= 1.0f))
             return kvl_fail(sel->err, KVL_EPOLICY, "residual: alpha %zu is %g, want 0 to 1", i,
