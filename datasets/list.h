@@ -25,7 +25,7 @@ struct kvl_list_entry {
 struct kvl_list_words {
     struct kvl_buf text, answer, gold;
     char after[sizeof((struct kvl_evidence *)0)->after]; /* of both groups, see kvl/task.h */
-    const struct kvl_list_entry *evidence; /* NULL: the entry that is asked for */
+    const struct kvl_list_entry *evidence;               /* NULL: the entry that is asked for */
     int32_t max_new; /* KVL_AUTO: those of the answer and room to end */
 };
 
