@@ -151,7 +151,7 @@ refused "a number too few" "bad.txt, line 5" $run --policy triattention:budget=9
 refused "filters for means" "qf.txt, line 5" $run --policy triattention:budget=96,table=qf.txt
 refused "no networks" "none.zap" $run --policy kvzap:budget=96,weights=none.zap
 refused "networks of another model" "want 2 x" $run --policy kvzap:budget=96,weights=other.zap
-refused "half a file of networks" "weights: cut.zap" $run --policy kvzap:budget=96,weights=cut.zap
+refused "half a file of networks" "weights: ./cut.zap: tensor" $run --policy kvzap:budget=96,weights=cut.zap
 refused "other networks' checksum" "weights_sum=00" $run --policy kvzap:budget=96,weights=zap,weights_sum=00
 refused "a threshold without networks" "want a policy such as" $run --policy "dms(kvzap):budget=96,threshold=-4,window=16"
 refused "networks to standard output" "want -o FOLDER" tables kvzap "$model"
