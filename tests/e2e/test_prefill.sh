@@ -153,7 +153,7 @@ refused "no networks" "none.zap" $run --policy kvzap:budget=96,weights=none.zap
 refused "networks of another model" "want 2 x" $run --policy kvzap:budget=96,weights=other.zap
 refused "half a file of networks" "weights: ./cut.zap: tensor" $run --policy kvzap:budget=96,weights=cut.zap
 refused "other networks' checksum" "weights_sum=00" $run --policy kvzap:budget=96,weights=zap,weights_sum=00
-refused "a threshold without networks" "want a policy such as" $run --policy "dms(kvzap):budget=96,threshold=-4,window=16"
+refused "a threshold without networks" "give weights=FILE" $run --policy "dms(kvzap):budget=96,threshold=-4,window=16"
 refused "networks to standard output" "want -o FOLDER" tables kvzap "$model"
 refused "networks of networks" "leave weights out" tables kvzap:weights=zap "$model" -o more.zap
 refused "networks that are there" "exists already" tables kvzap "$model" -o zap
