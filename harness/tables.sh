@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tables.sh - the tables of results/demo.md and results/methods.md, in markdown, from logs.
 #
-#   harness/tables.sh demo [LOG]       accuracy at 4096 tokens (default results/demo/demo.jsonl.zst)
-#   harness/tables.sh methods [LOG]    all methods, mean of the tasks (results/figures/methods.jsonl.zst)
+#   harness/tables.sh demo [LOG...]       accuracy at 4096 tokens (default results/demo/demo.jsonl.zst)
+#   harness/tables.sh methods [LOG...]    all methods, mean of the tasks (results/figures/methods.jsonl.zst and results/methods/)
 #
 # Wants jq and zstd, which harness/demo.sh installs, and the program, which it builds (or KVLAB=PROGRAM): the
 # intervals are those of kvlab report.
@@ -53,16 +53,16 @@ table_methods() {
 }
 
 case ${1-} in
-demo) log=${2:-$kvl_root/results/demo/demo.jsonl.zst} ;;
-methods) log=${2:-$kvl_root/results/figures/methods.jsonl.zst} ;;
+demo) logs=("${@:2}") && [ $# -gt 1 ] || logs=("$kvl_root/results/demo/demo.jsonl.zst") ;;
+methods) logs=("${@:2}") && [ $# -gt 1 ] || logs=("$kvl_root/results/figures/methods.jsonl.zst" "$kvl_root"/results/methods/*.zst) ;;
 -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 *) kvl_say "want demo or methods, see --help"; exit 2 ;;
 esac
-[ -f "$log" ] || { kvl_say "$log: not there"; exit 2; }
+for log in "${logs[@]}"; do [ -f "$log" ] || { kvl_say "$log: not there"; exit 2; }; done
 kvl_find_kvlab
 told=$(mktemp)
 trap 'rm -f "$told"' EXIT
-"$kvlab" export "$log" --format jsonl --out "$told"
-text=$(zstdcat "$log" | "table_$1")
-[ "$(wc -l <<<"$text")" -gt 2 ] || { kvl_say "$log: no cells for this table"; exit 1; }
+"$kvlab" export "${logs[@]}" --format jsonl --out "$told"
+text=$(zstdcat "${logs[@]}" | "table_$1")
+[ "$(wc -l <<<"$text")" -gt 2 ] || { kvl_say "${logs[*]}: no cells for this table"; exit 1; }
 printf '%s\n' "$text"
