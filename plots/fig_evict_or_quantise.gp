@@ -12,7 +12,7 @@ kv_at(s) = strstrt(s, ", kv ")
 kv_rest(s) = kv_at(s) ? s[kv_at(s)+5:strlen(s)]." " : "f16 "
 kv_of(s) = s eq "full, fewer bits" ? "" : kv_rest(s)[1:strstrt(kv_rest(s), " ")-1]
 kv_known = "f16 #000000 q8_0 #0072b2 q8_0/q4_0 #009e73 q4_0+hadamard #d55e00 q4_0 #8c510a fp8_e4m3 #cc79a7 \
-    turboquant4 #e69f00 turboquant3 #7b3294 q8_0+hadamard #56b4e9 f32 #777777 bf16 #444444"
+    turboquant4 #e69f00 turboquant3 #7b3294 q8_0+hadamard #56b4e9 f32 #777777 bf16 #444444 kivi4 #e31a8c kivi2 #7a1f2b"
 kv_row(s) = int(sum [kvl_i=1:words(kv_known)/2] (word(kv_known, 2*kvl_i-1) eq s ? kvl_i : 0))
 kv_colour(s) = s eq "full, fewer bits" ? "#888888" : kv_row(kv_of(s)) ? word(kv_known, 2*kv_row(kv_of(s))) \
     : word(kvl_colours, 1 + kvl_hash(kv_of(s)) % words(kvl_colours))
@@ -20,7 +20,7 @@ kv_marker(s) = s eq "full, fewer bits" ? 0 : kvl_marker_of(kvl_base(s))
 kv_dash(s) = s eq "full, fewer bits" ? 2 : 1
 kv_width(s) = s eq "full, fewer bits" ? 0.8 : kvl_base(s) eq "full" ? 1.0 : 1.4
 # Markers of one x are moved apart by type, by 3 % at most.
-kv_shift(s) = s eq "full, fewer bits" ? 1 : 1.008**(kv_row(kv_of(s)) - 4)
+kv_shift(s) = s eq "full, fewer bits" ? 1 : 1.008**(kv_row(kv_of(s)) % 8 - 3.5)
 
 set logscale x 2
 set xrange [x_min:x_max]
