@@ -2,7 +2,7 @@
 # tables.sh - the tables of results/demo.md and results/methods.md, in markdown, from logs.
 #
 #   harness/tables.sh demo [LOG...]       accuracy at 4096 tokens (default results/demo/demo.jsonl.zst)
-#   harness/tables.sh methods [LOG...]    all methods, mean of the tasks (results/figures/methods.jsonl.zst)
+#   harness/tables.sh methods [LOG...]    all methods, mean of the tasks (of results/)
 #
 # Wants jq and zstd, which harness/demo.sh installs, and the program, which it builds (or KVLAB=PROGRAM): the
 # intervals are those of kvlab report.
@@ -54,7 +54,7 @@ table_methods() {
 
 case ${1-} in
 demo) logs=("${@:2}") && [ $# -gt 1 ] || logs=("$kvl_root/results/demo/demo.jsonl.zst") ;;
-methods) logs=("${@:2}") && [ $# -gt 1 ] || logs=("$kvl_root/results/figures/methods.jsonl.zst") ;;
+methods) logs=("${@:2}") && [ $# -gt 1 ] || logs=("$kvl_root/results/figures/methods.jsonl.zst" "$kvl_root/results/methods/more.jsonl.zst") ;;
 -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
 *) kvl_say "want demo or methods, see --help"; exit 2 ;;
 esac
