@@ -298,6 +298,7 @@ static void test_refused(void **state)
             "keys=5 or more");
     REFUSED(niah_multiquery, "", 9000, 2, "2 questions about 4 keys each", "want keys=8");
     REFUSED(vt, "", 9000, 2, "2 questions with chains=1", "want chains=2");
+    REFUSED(edited_copy, "shown=3", 900, 1, "shown=3", "want edit=none");
     REFUSED(vt, "chains=13", 9000, 1, "chains=13 with hops=4", "65", "at most 62");
     REFUSED(cwe, "", 9000, 2, "2 questions", "want 1");
     REFUSED(cwe, "common=3,uncommon=3", 9000, 1, "common=3 with uncommon=3", "common=4");
