@@ -113,10 +113,12 @@ struct shape {
 static const struct shape shapes[] = {
     { "q", 4096, 4096 }, { "k", 1024, 4096 }, { "gate", 14336, 4096 }, { "down", 4096, 14336 }
 };
-static const enum kvl_wtype types[] = { KVL_W_F32, KVL_W_F16, KVL_W_BF16, KVL_W_Q8_0, KVL_W_Q4_0 };
+static const enum kvl_wtype types[] = { KVL_W_F32,  KVL_W_F16,  KVL_W_BF16, KVL_W_Q8_0,
+                                        KVL_W_Q4_0, KVL_W_Q4_K, KVL_W_Q5_K, KVL_W_Q6_K };
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
     N_TYPES = sizeof types / sizeof *types,
+    N_GEMM = 5,   /* of them: the others become bf16 as these do */
     MAX_N = 2048, /* rows of x */
     MAX_COLS = 14336
 };
@@ -167,7 +169,7 @@ static void bench_all(const struct bench *b)
     for (size_t t = 0; t < N_TYPES; t++)
         for (size_t s = 0; s < N_SHAPES; s++)
             for (int32_t n = 1; n <= 4; n += 3) bench_gemv(b, &shapes[s], types[t], n);
-    for (size_t t = 0; t < N_TYPES; t++)
+    for (size_t t = 0; t < N_GEMM; t++)
         for (size_t s = 0; s < N_SHAPES; s++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
                 bench_gemm(b, &shapes[s], types[t], rows[i], true);

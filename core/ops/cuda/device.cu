@@ -145,6 +145,8 @@ static int open_select(void)
     KVL_TRY(kvl_cuda_check(
         cudaDeviceGetAttribute(&rt->block_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, rt->gpu),
         "asking"));
+    KVL_TRY(kvl_cuda_check(
+        cudaDeviceGetAttribute(&rt->n_sm, cudaDevAttrMultiProcessorCount, rt->gpu), "asking"));
     if (major < COMPUTE_MAJOR_MIN)
         return kvl_cuda_fail("device cuda: the GPU has compute capability %d.%d, want %d.0 or "
                              "more; use another GPU, or --device cpu",
@@ -165,6 +167,11 @@ bool kvl_cuda_has_wgmma(void)
 int32_t kvl_cuda_block_bytes(void)
 {
     return kvl_cuda_rt.block_bytes;
+}
+
+int32_t kvl_cuda_multiprocessors(void)
+{
+    return kvl_cuda_rt.n_sm;
 }
 
 static int open_streams(void)

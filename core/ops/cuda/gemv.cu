@@ -1,32 +1,12 @@
-/* Decode projections.  A warp takes one or two rows of W and walks along them 256 columns at a time, each lane
+/* Decode projections; quantised weights as integers are in gemv_ints.cu.  A warp takes one or two rows of W and walks along them 256 columns at a time, each lane
  * one piece of eight (wtype.cuh): W is read once, in the order of memory, dequantised in registers and multiplied
  * as float.  x, a few ten kilobytes, comes from the cache; up to eight rows of x share the read of W.  A lane's
  * sum is one chain of multiply-adds over its columns, the warp's a butterfly, so that neither the number of rows
  * of x nor where a row of W lies changes a bit.
  *
- * Limit: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here, which
- * the CPU rounds to 16 bits for quantised weights: converting a byte costs less than loading it. */
-#include "glu.cuh"
-#include "wtype.cuh"
-
-/* Of one launch: the products of a chain that have one type. */
-enum { GEMV_WARPS = 8, GEMV_THREADS = GEMV_WARPS * KVL_WARP, GEMV_MATRICES = 4, GEMV_MAX_ROWS = 8 };
-
-struct gemv_matrix {
-    const uint8_t *w, *up; /* up: of GATED */
-    float *y;
-    const float *bias, *up_bias; /* NULL: none */
-    size_t row_bytes, up_bytes;
-    int32_t n_rows, block0; /* its first block */
-    enum kvl_act act;
-    bool add;
-};
-
-struct gemv_in {
-    gemv_matrix matrix[GEMV_MATRICES];
-    const float *x;
-    int32_t n_matrices, n, n_cols;
-};
+ * Limit: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here, also
+ * for the quantised types of which gemv_ints.cu has no kernel and the CPU rounds x to 16 bits. */
+#include "gemv.cuh"
 
 /* Eight columns of R rows of W times N rows of x. */
 template <int TYPE, bool WIDE, int N, int R>
@@ -95,48 +75,19 @@ static __device__ inline void gemv_walk(float (*sum)[N], const uint8_t *const *r
         }
 }
 
-static __device__ inline float gemv_act(enum kvl_act act, float g, float u)
-{
-    switch (act) {
-    case KVL_ACT_SILU: return glu_one<KVL_ACT_SILU>(g, u);
-    case KVL_ACT_GELU_TANH: return glu_one<KVL_ACT_GELU_TANH>(g, u);
-    case KVL_ACT_GELU: return glu_one<KVL_ACT_GELU>(g, u);
-    case KVL_ACT_RELU: return glu_one<KVL_ACT_RELU>(g, u);
-    case KVL_ACT_SWISH_CLAMPED: return glu_one<KVL_ACT_SWISH_CLAMPED>(g, u);
-    }
-    return g;
-}
-
-static __device__ inline float gemv_biased(const float *bias, int32_t row, float sum)
-{
-    return bias ? sum + bias[row] : sum;
-}
-
-/* Element `row` of y's row i becomes what is made of a sum. */
-static __device__ inline void gemv_put(const gemv_matrix *m, int32_t i, int32_t row, float sum)
-{
-    float *y = m->y + (size_t)i * (size_t)m->n_rows + (size_t)row;
-    *y = m->add ? *y + sum : sum;
-}
-
 /* R sums of a warp, of neighbouring rows of W; GATED: of one row of each of two matrices, R = 2. */
 template <int TYPE, bool WIDE, int N, int R, bool GATED>
 static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a)
 {
     constexpr int OUT = GATED ? 1 : R; /* elements of y */
-    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP, m = 0;
-    while (m + 1 < a.n_matrices && (int32_t)blockIdx.x >= a.matrix[m + 1].block0) m++;
-    int32_t row0 = (((int32_t)blockIdx.x - a.matrix[m].block0) * GEMV_WARPS + warp) * OUT;
-    int32_t n_rows = a.matrix[m].n_rows, n_pieces = (a.n_cols + KVL_PIECE - 1) / KVL_PIECE;
+    int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    const gemv_matrix *of = &a.matrix[gemv_matrix_at(&a, (int32_t)blockIdx.x)];
+    int32_t row0 = (((int32_t)blockIdx.x - of->block0) * GEMV_WARPS + warp) * OUT;
+    int32_t n_pieces = (a.n_cols + KVL_PIECE - 1) / KVL_PIECE;
     const uint8_t *row[R];
-    float sum[R][N], w[R][KVL_PIECE];
-    for (int r = 0; r < R; r++) {
-        int32_t own = GATED ? row0 : row0 + r, at = own < n_rows ? own : n_rows - 1;
-        row[r] = GATED && r == 1 ? a.matrix[m].up + (size_t)at * a.matrix[m].up_bytes
-                                 : a.matrix[m].w + (size_t)at * a.matrix[m].row_bytes;
-        for (int i = 0; i < N; i++) sum[r][i] = 0;
-    }
-    if (row0 >= n_rows) n_pieces = 0;
+    float sum[R][N] = {}, w[R][KVL_PIECE];
+    gemv_rows_at<R, GATED>(row, of, row0);
+    if (row0 >= of->n_rows) n_pieces = 0;
     if constexpr (WIDE && kvl_wtype_is<TYPE>::fast) {
         gemv_walk<TYPE, N, R>(sum, row, &a, n_pieces);
     } else {
@@ -147,15 +98,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS) gemv_rows(const gemv_in a
             gemv_step<TYPE, WIDE, N, R>(sum, w, &a, piece);
         }
     }
-    const gemv_matrix *of = &a.matrix[m];
-    for (int r = 0; r < OUT; r++)
-        for (int i = 0; i < N; i++) {
-            float total = kvl_warp_sum(sum[r][i]), other = GATED ? kvl_warp_sum(sum[R - 1][i]) : 0;
-            if (lane > 0 || row0 + r >= n_rows || i >= a.n) continue;
-            total = gemv_biased(of->bias, row0 + r, total);
-            if (GATED) total = gemv_act(of->act, total, gemv_biased(of->up_bias, row0, other));
-            gemv_put(of, i, row0 + r, total);
-        }
+    gemv_finish<N, R, GATED>(of, sum, row0, a.n);
 }
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
@@ -166,24 +109,18 @@ enum { GEMV_MANY_ROWS = 132 * 4 * 2 * GEMV_WARPS };
 
 template <int TYPE, bool WIDE, int N, int R, bool GATED> static void gemv_start(gemv_in *in)
 {
-    int32_t n_blocks = 0;
-    for (int32_t i = 0; i < in->n_matrices; i++) {
-        in->matrix[i].block0 = n_blocks;
-        n_blocks += kvl_ceil_div(in->matrix[i].n_rows, GEMV_WARPS * (GATED ? 1 : R));
-    }
+    int32_t n_blocks = gemv_blocks(in, GEMV_WARPS * (GATED ? 1 : R));
     KVL_LAUNCH((gemv_rows<TYPE, WIDE, N, R, GATED>), (unsigned)n_blocks, GEMV_THREADS, 0, *in);
 }
 
 template <int TYPE> static void gemv_launch(gemv_in *in, bool wide)
 {
     constexpr bool FAST = kvl_wtype_is<TYPE>::fast;
-    int64_t n_rows = 0;
-    for (int32_t i = 0; i < in->n_matrices; i++) n_rows += in->matrix[i].n_rows;
     if (!(FAST && wide) && in->n == 1)
         gemv_start<TYPE, false, 1, 1, false>(in);
     else if (!(FAST && wide))
         gemv_start<TYPE, false, 8, 1, false>(in);
-    else if (in->n == 1 && n_rows < GEMV_MANY_ROWS)
+    else if (in->n == 1 && gemv_n_rows(in) < GEMV_MANY_ROWS)
         gemv_start<TYPE, FAST, 1, 1, false>(in);
     else if (in->n == 1)
         gemv_start<TYPE, FAST, 1, FAST ? 2 : 1, false>(in);
@@ -216,10 +153,13 @@ static void gemv_all(const gemv_in *all, enum kvl_wtype type, bool wide, bool ga
         for (int32_t m = 0; m < in.n_matrices; m++)
             in.matrix[m].y += (size_t)i * (size_t)in.matrix[m].n_rows;
         kvl_wtype_dispatch(type, [&](auto t) {
-            if (gated)
-                gemv_gated<decltype(t)::value>(&in);
+            constexpr int TYPE = decltype(t)::value;
+            if constexpr (kvl_gemv_has_ints(TYPE))
+                kvl_cuda_gemv_ints(&in, type, wide, gated);
+            else if (gated)
+                gemv_gated<TYPE>(&in);
             else
-                gemv_launch<decltype(t)::value>(&in, wide);
+                gemv_launch<TYPE>(&in, wide);
         });
     }
 }
@@ -230,7 +170,7 @@ static bool gemv_is_fast(enum kvl_wtype type)
 {
     bool fast = false;
     kvl_wtype_dispatch(type, [&](auto t) { fast = decltype(t)::fast; });
-    return fast;
+    return fast || kvl_gemv_has_ints(type);
 }
 
 static void gemv_matrix_of(struct kvl_cuda_call *c, const struct kvl_gemv_args *a,

@@ -30,7 +30,7 @@ struct kvl_cuda_runtime {
     char error[512];
     const char *op_name, *kernel_name; /* under way, or the last one; NULL: none yet */
     int32_t gpu;
-    int32_t compute_major, compute_minor, block_bytes;
+    int32_t compute_major, compute_minor, block_bytes, n_sm;
     cudaStream_t stream[KVL_STREAMS];
     enum kvl_stream launches; /* where kernels go: MAIN, but for those of kv_gather */
     bool busy[KVL_STREAMS];   /* was given work since the last sync */
@@ -51,6 +51,7 @@ extern struct kvl_cuda_runtime kvl_cuda_rt;
 int kvl_cuda_ready(void);
 /* All streams have run, and what waited to be freed is. */
 int kvl_cuda_rest(void);
+int32_t kvl_cuda_multiprocessors(void);
 /* The first failure's text. */
 int kvl_cuda_fail(const char *fmt, ...) KVL_PRINTF(1, 2);
 

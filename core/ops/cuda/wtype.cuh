@@ -7,8 +7,8 @@
  * A type without kernels of its own (KVL_FAST false) is widened by its definition, byte by byte: for it kernels
  * are compiled in fewer forms.
  *
- * WIDE: loads of 16 bytes (plain types) or of 4 (blocks of 34 and 18 bytes begin at even addresses only: words
- * around a piece are read and shifted).  Without it, loads of an element's size and any number of columns,
+ * WIDE: loads of 16 bytes (plain types), of 4 (blocks of 34 and 18 bytes begin at even addresses only: words
+ * around a piece are read and shifted) or of 2 (Q6_K in gemv_ints.cu).  Without it, loads of an element's size and any number of columns,
  * those past the end 0.  Values are the same. */
 #ifndef KVL_CUDA_WTYPE_CUH
 #define KVL_CUDA_WTYPE_CUH
@@ -252,6 +252,7 @@ static inline bool kvl_wide_rows(const struct kvl_weight *w, const void *data)
     uintptr_t at = reinterpret_cast<uintptr_t>(data);
     if (w->type == KVL_W_Q8_0 || w->type == KVL_W_Q4_0)
         return at % 4 == 0 && w->row_bytes % 4 == 0 && w->n_cols % 64 == 0;
+    if (w->type == KVL_W_Q6_K) return at % 2 == 0 && w->row_bytes % 2 == 0;
     return at % 16 == 0 && w->row_bytes % 16 == 0 && w->n_cols % KVL_PIECE == 0;
 }
 static inline bool kvl_wide_floats(const float *x, int32_t n_cols)

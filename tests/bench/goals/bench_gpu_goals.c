@@ -47,6 +47,8 @@ const char bench_gpu_bits[] =
     "order |\n"
     "| rmsnorm, RoPE, SwiGLU | 2e-6, 3e-7, 1e-6: other order, sine and exp of another library |\n"
     "| projections | 3e-6 times the root of the columns |\n"
+    "| decode with Q8_0, Q4_0, Q4_K, Q5_K, Q6_K | the same; x is rounded to the same 16 bits |\n"
+    "| decode with other quantised types | 3e-5 times it: the CPU rounds x, a GPU does not |\n"
     "| attention in floats: decode, prefill, windows, columns, masses | 1e-5 to 2e-5 |\n"
     "| attention of a prefill in bf16 | 3e-3: weights are rounded to bf16 |\n"
     "| scores and bounds of pages, channels, boxes | 1e-5 |\n"

@@ -1,0 +1,490 @@
+/* Decode projections of quantised weights, as products of integers.  x becomes 16-bit integers and a scale per 32
+ * columns, as gemv_x.h says and on the CPU: sums of a block are exact and the same there.  __dp4a multiplies four bytes at a time:
+ * x is its upper bytes, which have a sign, and its lower ones, which have none.
+ *
+ * A block rounds x into shared memory while its first weights are on their way, and takes as many rows of W as it can:
+ * there are as many blocks as run at once.  A lane takes a piece of a block of W (ints_kind), 32 lanes 32 neighbouring
+ * pieces.  Its sum is one chain over its pieces, the warp's a butterfly: neither the number of rows of x nor where
+ * a row of W lies changes a bit.
+ *
+ * Limit: the bytes of W over the memory's bandwidth.  Widening a weight to a float and multiplying it took six instructions,
+ * these take about two. */
+#include "gemv.cuh"
+#include "gemv_x.h"
+#include "runtime.cuh"
+
+/* How a type is cut: a piece has WORDS words of four weights, in SUBS groups that have a scale each; PER_BLOCK
+ * pieces are a block of BYTES bytes.  ZERO is taken off every weight.  LESS: so is a part of each group.  NEXT: words 2i
+ * and 2i + 1 are of eight columns that lie together.  LOADED, HEAD: registers of a piece as it is loaded. */
+template <int TYPE> struct ints_kind;
+template <> struct ints_kind<KVL_W_Q8_0> {
+    enum { COLS = 8, WORDS = 2, SUBS = 1, PER_BLOCK = 4, BYTES = 34, ZERO = 128 };
+    enum { LESS = false, NEXT = true, LOADED = 3, HEAD = 1, PIECES = 4 };
+};
+template <> struct ints_kind<KVL_W_Q4_0> {
+    enum { COLS = 8, WORDS = 2, SUBS = 1, PER_BLOCK = 4, BYTES = 18, ZERO = 8 };
+    enum { LESS = false, NEXT = false, LOADED = 2, HEAD = 1, PIECES = 4 };
+};
+template <> struct ints_kind<KVL_W_Q4_K> {
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 144, ZERO = 0 };
+    enum { LESS = true, NEXT = true, LOADED = 4, HEAD = 4, PIECES = 2 };
+};
+template <> struct ints_kind<KVL_W_Q5_K> {
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 176, ZERO = 0 };
+    enum { LESS = true, NEXT = true, LOADED = 8, HEAD = 4, PIECES = 2 };
+};
+template <> struct ints_kind<KVL_W_Q6_K> {
+    enum { COLS = 16, WORDS = 4, SUBS = 4, PER_BLOCK = 16, BYTES = 210, ZERO = 32 };
+    enum { LESS = false, NEXT = false, LOADED = 6, HEAD = 5, PIECES = 2 };
+};
+
+/* ---- x ----------------------------------------------------------------------------------------------- */
+
+enum {
+    INTS_SUM = 16,   /* columns of a sum of x */
+    INTS_SCALE = 32, /* of a scale */
+    INTS_UNIT = 8,   /* of what is read at once */
+    INTS_SWIZZLE = 64
+};
+
+/* Columns of x in shared memory at a time: a multiple of what 32 lanes take.  With one row most projections fit whole. */
+static constexpr int32_t ints_most_cols(int n)
+{
+    return n == 1 ? 16384 : n <= 4 ? 4096 : 2048;
+}
+
+/* Rows of x in shared memory, `room` columns each.  A unit is the upper bytes of four columns, their lower bytes, the
+ * same of the next four. */
+struct ints_x {
+    uint4 *unit;
+    float *scale;
+    int32_t *sum; /* of integers */
+    int32_t room;
+};
+
+static __host__ __device__ inline size_t ints_bytes(int32_t n, int32_t room)
+{
+    return (size_t)n * (size_t)(2 * room + 4 * (room / INTS_SCALE) + 4 * (room / INTS_SUM));
+}
+
+static __device__ inline struct ints_x ints_rooms(uint4 *shared, int32_t n, int32_t room)
+{
+    struct ints_x x;
+    x.unit = shared;
+    x.scale = reinterpret_cast<float *>(x.unit + n * (room / INTS_UNIT));
+    x.sum = reinterpret_cast<int32_t *>(x.scale + n * (room / INTS_SCALE));
+    x.room = room;
+    return x;
+}
+
+/* The unit of column c of row i.  Lanes that read at once differ in their 64 columns where K-quants are cut: each 64 have an
+ * order of their own, or they would meet in the same banks. */
+static __device__ inline int32_t ints_unit(int32_t room, int32_t i, int32_t c)
+{
+    int32_t turn = c / INTS_SWIZZLE % 4;
+    return i * (room / INTS_UNIT) + (c / INTS_UNIT ^ ((turn & 1) | (turn & 2) << 1));
+}
+
+static __device__ inline void ints_four(float *v, const float *x)
+{
+    if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+        float4 f = *reinterpret_cast<const float4 *>(x);
+        v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+    } else {
+        for (int j = 0; j < 4; j++) v[j] = x[j];
+    }
+}
+
+/* Columns col0 .. col0 + n_cols - 1 of the rows of a, by the whole block: a thread takes four, eight share a scale. */
+static __device__ void ints_round(const struct ints_x *x, const gemv_in *a, int32_t col0,
+                                  int32_t n_cols)
+{
+    const int32_t fours = n_cols / 4, count = a->n * fours;
+    for (int32_t at = (int32_t)threadIdx.x; at - (int32_t)threadIdx.x % KVL_WARP < count;
+         at += GEMV_THREADS) {
+        const bool there = at < count;
+        const int32_t i = there ? at / fours : 0, c = there ? at % fours * 4 : 0;
+        float v[4] = {}, top = 0, times;
+        uint32_t high = 0, low = 0;
+        int32_t sum = 0;
+        if (there) ints_four(v, a->x + (size_t)i * (size_t)a->n_cols + (size_t)(col0 + c));
+        for (int j = 0; j < 4; j++) /* fmaxf would drop a NaN */
+            top = fabsf(v[j]) <= FLT_MAX ? fmaxf(top, fabsf(v[j])) : INFINITY;
+        for (int o = INTS_SCALE / 8; o > 0; o /= 2)
+            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+        float scale = kvl_gemv_scale(top, KVL_GEMV_MOST, &times);
+        for (int j = 0; j < 4; j++) {
+            int32_t q = kvl_gemv_round(v[j], times);
+            high |= ((uint32_t)q >> 8 & 0xffu) << 8 * j;
+            low |= ((uint32_t)q & 0xffu) << 8 * j;
+            sum += q;
+        }
+        for (int o = INTS_SUM / 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+        if (!there) continue;
+        reinterpret_cast<uint2 *>(x->unit + ints_unit(x->room, i, c))[c / 4 % 2] =
+            make_uint2(high, low);
+        if (c % INTS_SCALE == 0) x->scale[(i * x->room + c) / INTS_SCALE] = scale;
+        if (c % INTS_SUM == 0) x->sum[(i * x->room + c) / INTS_SUM] = sum;
+    }
+}
+
+/* ---- W ----------------------------------------------------------------------------------------------- */
+
+/* A piece as it is loaded: nothing waits for it. */
+template <int TYPE> struct ints_raw {
+    uint32_t word[ints_kind<TYPE>::LOADED], head[ints_kind<TYPE>::HEAD];
+};
+
+static __device__ inline uint32_t ints_bytes_at(const uint8_t *p, int n)
+{
+    uint32_t v = 0;
+    for (int i = 0; i < n; i++) v |= (uint32_t)p[i] << 8 * i;
+    return v;
+}
+
+template <bool WIDE> static __device__ inline uint32_t ints_half_at(const uint8_t *p)
+{
+    return WIDE ? kvl_u16_at(p) : ints_bytes_at(p, 2);
+}
+
+template <bool WIDE> static __device__ inline void ints_quad_at(uint32_t *w, const uint8_t *p)
+{
+    if (WIDE) {
+        uint4 v = *reinterpret_cast<const uint4 *>(p);
+        w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+    } else {
+        for (int i = 0; i < 4; i++) w[i] = ints_bytes_at(p + 4 * i, 4);
+    }
+}
+
+/* As kvl_raw_load: words at multiples of four, of blocks that begin beside one. */
+template <int TYPE, bool WIDE>
+static __device__ inline void ints_load_32(struct ints_raw<TYPE> *raw, const uint8_t *block,
+                                           int32_t part, bool beside)
+{
+    constexpr int BYTES = TYPE == KVL_W_Q8_0 ? 8 : 4;
+    const uint8_t *p = block + 2 + part * BYTES - (beside ? 2 : 0);
+    raw->head[0] = ints_half_at<WIDE>(block);
+    for (int i = 0; i < BYTES / 4; i++)
+        raw->word[i] = WIDE ? kvl_u32_at(p + 4 * i) : ints_bytes_at(p + 4 * i, 4);
+    raw->word[BYTES / 4] = beside ? kvl_u32_at(p + BYTES) : 0;
+}
+
+/* Four low bits of 64 columns, four of 64, two more; one byte for each of four groups, their factor. */
+template <bool WIDE>
+static __device__ inline void ints_load_6(struct ints_raw<KVL_W_Q6_K> *raw, const uint8_t *block,
+                                          int32_t part)
+{
+    const int32_t half = part / 8, at = part % 8 * 4;
+    const uint8_t *low = block + 64 * half + at, *high = block + 128 + 32 * half + at;
+    for (int i = 0; i < 2; i++) {
+        raw->word[i] = ints_half_at<WIDE>(low + 2 * i);
+        raw->word[2 + i] = ints_half_at<WIDE>(low + 32 + 2 * i);
+        raw->word[4 + i] = ints_half_at<WIDE>(high + 2 * i);
+    }
+    for (int i = 0; i < 4; i++) raw->head[i] = block[192 + 8 * half + at / 16 + 2 * i];
+    raw->head[4] = ints_half_at<WIDE>(block + 208);
+}
+
+template <int TYPE, bool WIDE>
+static __device__ inline void ints_load(struct ints_raw<TYPE> *raw, const uint8_t *row,
+                                        int32_t piece)
+{
+    typedef struct ints_kind<TYPE> kind;
+    const uint8_t *block = row + (size_t)(piece / kind::PER_BLOCK) * kind::BYTES;
+    const int32_t part = piece % kind::PER_BLOCK;
+    if constexpr (TYPE == KVL_W_Q6_K) {
+        ints_load_6<WIDE>(raw, block, part);
+    } else if constexpr (TYPE == KVL_W_Q4_K || TYPE == KVL_W_Q5_K) {
+        ints_quad_at<WIDE>(raw->head, block);
+        ints_quad_at<WIDE>(raw->word, block + kind::BYTES - 128 + 16 * part);
+        if (TYPE == KVL_W_Q5_K)
+            ints_quad_at<WIDE>(raw->word + kind::LOADED - 4, block + 16 + part % 2 * 16);
+    } else {
+        ints_load_32<TYPE, WIDE>(raw, block, part, WIDE && piece / kind::PER_BLOCK % 2 == 0);
+    }
+}
+
+/* Weights as bytes, the scales of their groups, and what is taken off. */
+template <int TYPE> struct ints_piece {
+    uint32_t word[ints_kind<TYPE>::WORDS];
+    float scale[ints_kind<TYPE>::SUBS], less[ints_kind<TYPE>::SUBS];
+};
+
+/* Of Q4_K and Q5_K: six bits of each of two neighbouring groups, the first of which is 2 * quarter: as bytes. */
+static __device__ inline void ints_scales(uint32_t *scale, uint32_t *less, const uint32_t *head,
+                                          int32_t quarter)
+{
+    const int32_t by = quarter % 2 * 16;
+    const uint32_t a = head[1] >> by, b = head[2] >> by, c = head[3] >> by;
+    *scale = quarter < 2 ? a & 0x3f3fu : (c & 0x0f0fu) | (a >> 2 & 0x3030u);
+    *less = quarter < 2 ? b & 0x3f3fu : (c >> 4 & 0x0f0fu) | (b >> 2 & 0x3030u);
+}
+
+template <int TYPE>
+static __device__ inline void ints_unpack_k(struct ints_piece<TYPE> *p,
+                                            const struct ints_raw<TYPE> &raw, int32_t part)
+{
+    const float d = kvl_float_of_half((uint16_t)(raw.head[0] & 0xffffu));
+    const float least = kvl_float_of_half((uint16_t)(raw.head[0] >> 16));
+    uint32_t scale, less;
+    ints_scales(&scale, &less, raw.head, part / 2);
+    for (int s = 0; s < 2; s++) {
+        p->scale[s] = d * (float)(scale >> 8 * s & 0xffu);
+        p->less[s] = least * (float)(less >> 8 * s & 0xffu);
+        for (int i = 0; i < 4; i++) {
+            uint32_t w = raw.word[i] >> 4 * s & 0x0f0f0f0fu;
+            if (TYPE == KVL_W_Q5_K)
+                w |= (raw.word[ints_kind<TYPE>::LOADED - 4 + i] >> (part / 2 * 2 + s) & 0x01010101u)
+                     << 4;
+            p->word[4 * s + i] = w;
+        }
+    }
+}
+
+static __device__ inline void ints_unpack_6(struct ints_piece<KVL_W_Q6_K> *p,
+                                            const struct ints_raw<KVL_W_Q6_K> &raw)
+{
+    const uint32_t high = raw.word[4] | raw.word[5] << 16;
+    const float d = kvl_float_of_half((uint16_t)raw.head[4]);
+    for (int s = 0; s < 4; s++) {
+        uint32_t low = raw.word[s % 2 * 2] | raw.word[s % 2 * 2 + 1] << 16;
+        p->word[s] = (low >> s / 2 * 4 & 0x0f0f0f0fu) | (high >> 2 * s & 0x03030303u) << 4;
+        p->scale[s] = d * (float)(int8_t)raw.head[s];
+    }
+}
+
+template <int TYPE, bool WIDE>
+static __device__ inline void ints_unpack(struct ints_piece<TYPE> *p,
+                                          const struct ints_raw<TYPE> &raw, int32_t piece)
+{
+    typedef struct ints_kind<TYPE> kind;
+    if constexpr (TYPE == KVL_W_Q6_K) {
+        ints_unpack_6(p, raw);
+    } else if constexpr (kind::LESS) {
+        ints_unpack_k<TYPE>(p, raw, piece % kind::PER_BLOCK);
+    } else {
+        const bool beside = WIDE && piece / kind::PER_BLOCK % 2 == 0;
+        uint32_t word[kind::WORDS] = {};
+        for (int i = 0; i + 1 < kind::LOADED; i++)
+            word[i] = beside ? raw.word[i] >> 16 | raw.word[i + 1] << 16 : raw.word[i];
+        for (int i = 0; i < kind::WORDS; i++)
+            p->word[i] = TYPE == KVL_W_Q8_0 ? word[i] : word[0] >> 4 * i & 0x0f0f0f0fu;
+        p->scale[0] = kvl_float_of_half((uint16_t)raw.head[0]);
+    }
+}
+
+/* The first column of word i of a piece. */
+template <int TYPE> static __device__ inline int32_t ints_col(int32_t piece, int i)
+{
+    typedef struct ints_kind<TYPE> kind;
+    const int32_t part = piece % kind::PER_BLOCK;
+    const int32_t block = piece / kind::PER_BLOCK * (kind::PER_BLOCK * kind::COLS);
+    if (TYPE == KVL_W_Q8_0) return block + 8 * part + 4 * i;
+    if (TYPE == KVL_W_Q4_0) return block + 4 * part + 16 * i;
+    if (TYPE == KVL_W_Q6_K) return block + part / 8 * 128 + part % 8 * 4 + 32 * i;
+    return block + part / 2 * 64 + part % 2 * 16 + i / 4 * 32 + i % 4 * 4;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------ */
+
+/* Words of x that belong to those of a piece. */
+template <int TYPE>
+static __device__ inline void ints_x_of(uint32_t *high, uint32_t *low, const struct ints_x *x,
+                                        int32_t i, int32_t piece)
+{
+    typedef struct ints_kind<TYPE> kind;
+#pragma unroll
+    for (int k = 0; k < kind::WORDS; k += kind::NEXT ? 2 : 1) {
+        const int32_t c = ints_col<TYPE>(piece, k), unit = ints_unit(x->room, i, c);
+        if constexpr (kind::NEXT) {
+            uint4 v = x->unit[unit];
+            high[k] = v.x, low[k] = v.y, high[k + 1] = v.z, low[k + 1] = v.w;
+        } else {
+            uint2 v = reinterpret_cast<const uint2 *>(x->unit + unit)[c / 4 % 2];
+            high[k] = v.x, low[k] = v.y;
+        }
+    }
+}
+
+/* The sum of n words of weights times those of x.  Weights of Q8_0 have a sign, which the lower bytes of x do not: 128
+ * more is multiplied with them and taken off. */
+template <int TYPE>
+static __device__ inline int32_t ints_dot(const uint32_t *w, const uint32_t *high,
+                                          const uint32_t *low, int n)
+{
+    constexpr bool SIGNED = TYPE == KVL_W_Q8_0;
+    constexpr int32_t ZERO = ints_kind<TYPE>::ZERO;
+    int32_t upper = 0, uppers = 0;
+    uint32_t lower = 0, lowers = 0;
+#pragma unroll
+    for (int k = 0; k < n; k++) {
+        upper = __dp4a((int)high[k], (int)w[k], upper);
+        lower = __dp4a(low[k], SIGNED ? w[k] ^ 0x80808080u : w[k], lower);
+        if (ZERO && !SIGNED) uppers = __dp4a((int)high[k], 0x01010101, uppers);
+        if (ZERO) lowers = __dp4a(low[k], 0x01010101u, lowers);
+    }
+    return 256 * (upper - ZERO * uppers) + ((int32_t)lower - ZERO * (int32_t)lowers);
+}
+
+/* A piece of R rows of W times N rows of x, of which there are n; `piece` counts from the first column in x. */
+template <int TYPE, int N, int R>
+static __device__ inline void ints_step(float (*sum)[N], const struct ints_piece<TYPE> *p,
+                                        const struct ints_x *x, int32_t n, int32_t piece)
+{
+    typedef struct ints_kind<TYPE> kind;
+    constexpr int WORDS = kind::WORDS / kind::SUBS;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int32_t at = i < n ? i : n - 1; /* rows that are not there: the last one again */
+        uint32_t high[kind::WORDS], low[kind::WORDS];
+        ints_x_of<TYPE>(high, low, x, at, piece);
+#pragma unroll
+        for (int s = 0; s < kind::SUBS; s++) {
+            const int32_t c = at * x->room + ints_col<TYPE>(piece, s * WORDS);
+            const float scale = x->scale[c / INTS_SCALE];
+            const float ones = kind::LESS ? (float)x->sum[c / INTS_SUM] : 0;
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                const int32_t dot =
+                    ints_dot<TYPE>(p[r].word + s * WORDS, high + s * WORDS, low + s * WORDS, WORDS);
+                sum[r][i] = fmaf(p[r].scale[s] * scale, (float)dot, sum[r][i]);
+                if (kind::LESS) sum[r][i] = fmaf(-(p[r].less[s] * scale), ones, sum[r][i]);
+            }
+        }
+    }
+}
+
+/* Two such sets take turns: one is under way while the other is multiplied. */
+template <int TYPE, int R> struct ints_sets {
+    enum {
+        SETS = 2,
+        PIECES = KVL_MAX(1, (int)ints_kind<TYPE>::PIECES / R),
+        STEP = PIECES * KVL_WARP
+    };
+    struct ints_raw<TYPE> raw[SETS][PIECES][R];
+};
+
+/* Without a branch, so that all are under way at once: pieces past `last` are that one again. */
+template <int TYPE, bool WIDE, int R>
+static __device__ inline void ints_ask(struct ints_raw<TYPE> (*set)[R], const uint8_t *const *row,
+                                       int32_t piece, int32_t last)
+{
+#pragma unroll
+    for (int i = 0; i < ints_sets<TYPE, R>::PIECES; i++) {
+        const int32_t own = piece + i * KVL_WARP, at = own < last ? own : last;
+#pragma unroll
+        for (int r = 0; r < R; r++) ints_load<TYPE, WIDE>(&set[i][r], row[r], at);
+    }
+}
+
+/* Pieces `piece`, and every 32nd after it, up to `end`; x begins with piece first. */
+template <int TYPE, bool WIDE, int N, int R>
+static __device__ inline void ints_walk(float (*sum)[N], struct ints_sets<TYPE, R> *sets,
+                                        const uint8_t *const *row, const struct ints_x *x,
+                                        int32_t n, int32_t first, int32_t piece, int32_t end)
+{
+    typedef struct ints_sets<TYPE, R> ring;
+    for (; piece < end; piece += ring::SETS * ring::STEP)
+#pragma unroll
+        for (int s = 0; s < ring::SETS; s++) {
+#pragma unroll
+            for (int i = 0; i < ring::PIECES; i++) {
+                const int32_t at = piece + s * ring::STEP + i * KVL_WARP;
+                struct ints_piece<TYPE> p[R];
+                if (at >= end) continue;
+#pragma unroll
+                for (int r = 0; r < R; r++) ints_unpack<TYPE, WIDE>(&p[r], sets->raw[s][i][r], at);
+                ints_step<TYPE, N, R>(sum, p, x, n, at - first);
+            }
+            const int32_t next = piece + (s + ring::SETS) * ring::STEP;
+            if (next - (int32_t)threadIdx.x % KVL_WARP < end) /* the first lane's */
+                ints_ask<TYPE, WIDE, R>(sets->raw[s], row, next, end - 1);
+        }
+}
+
+/* `room`: columns of x at a time.  Where they are not all of them, every row of W rounds them anew. */
+template <int TYPE, bool WIDE, int N, int R, bool GATED>
+static __global__ void __launch_bounds__(GEMV_THREADS, 2)
+    gemv_ints(const gemv_in a, int32_t n_blocks, int32_t room)
+{
+    constexpr int OUT = GATED ? 1 : R, COLS = ints_kind<TYPE>::COLS;
+    typedef struct ints_sets<TYPE, R> ring;
+    KVL_SHARED(uint4, shared);
+    const struct ints_x x = ints_rooms(shared, a.n, room);
+    const int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    bool rounded = false;
+    for (int32_t block = (int32_t)blockIdx.x; block < n_blocks; block += (int32_t)gridDim.x) {
+        const gemv_matrix *of = &a.matrix[gemv_matrix_at(&a, block)];
+        const int32_t row0 = ((block - of->block0) * GEMV_WARPS + warp) * OUT;
+        const uint8_t *row[R];
+        float sum[R][N] = {};
+        gemv_rows_at<R, GATED>(row, of, row0);
+        for (int32_t col0 = 0; col0 < a.n_cols; col0 += room) {
+            const int32_t n_cols = room < a.n_cols - col0 ? room : a.n_cols - col0;
+            const int32_t first = col0 / COLS, piece = first + lane;
+            const int32_t last = first + n_cols / COLS - 1;
+            const int32_t end = row0 < of->n_rows ? last + 1 : first;
+            ring sets;
+#pragma unroll
+            for (int s = 0; s < ring::SETS; s++)
+                ints_ask<TYPE, WIDE, R>(sets.raw[s], row, piece + s * ring::STEP, last);
+            if (!rounded) {
+                __syncthreads(); /* all have read what was there */
+                ints_round(&x, &a, col0, n_cols);
+                __syncthreads();
+            }
+            rounded = room >= a.n_cols;
+            ints_walk<TYPE, WIDE, N, R>(sum, &sets, row, &x, a.n, first, piece, end);
+        }
+        gemv_finish<N, R, GATED>(of, sum, row0, a.n);
+    }
+}
+
+/* ---- launch ---------------------------------------------------------------------------------------- */
+
+enum { INTS_PER_SM = 2 }; /* blocks beside each other, as __launch_bounds__ says */
+
+/* As many blocks as run at once, or so many fewer that each takes as many rows as the others. */
+template <int TYPE, bool WIDE, int N, int R, bool GATED> static void ints_start(gemv_in *in)
+{
+    const int32_t n_blocks = gemv_blocks(in, GEMV_WARPS * (GATED ? 1 : R));
+    const int32_t turns = kvl_ceil_div(n_blocks, INTS_PER_SM * kvl_cuda_multiprocessors());
+    const int32_t all = kvl_ceil_div(in->n_cols, INTS_SWIZZLE) * INTS_SWIZZLE;
+    const int32_t room = KVL_MIN(all, ints_most_cols(N));
+    KVL_LAUNCH((gemv_ints<TYPE, WIDE, N, R, GATED>), (unsigned)kvl_ceil_div(n_blocks, turns),
+               GEMV_THREADS, ints_bytes(in->n, room), *in, n_blocks, room);
+}
+
+/* Two rows a warp halve the reads of x, where that leaves every multiprocessor a block. */
+template <int TYPE> static void ints_launch(gemv_in *in, bool wide, bool gated)
+{
+    const bool many = gemv_n_rows(in) >= 2 * GEMV_WARPS * kvl_cuda_multiprocessors();
+    assert(wide || !gated);
+    if (!wide && in->n == 1)
+        ints_start<TYPE, false, 1, 1, false>(in);
+    else if (!wide)
+        ints_start<TYPE, false, 8, 1, false>(in);
+    else if (gated && in->n == 1)
+        ints_start<TYPE, true, 1, 2, true>(in);
+    else if (gated && in->n <= 4)
+        ints_start<TYPE, true, 4, 2, true>(in);
+    else if (gated)
+        ints_start<TYPE, true, 8, 2, true>(in);
+    else if (in->n == 1 && many)
+        ints_start<TYPE, true, 1, 2, false>(in);
+    else if (in->n == 1)
+        ints_start<TYPE, true, 1, 1, false>(in);
+    else if (in->n <= 4)
+        ints_start<TYPE, true, 4, 2, false>(in);
+    else
+        ints_start<TYPE, true, 8, 2, false>(in);
+}
+
+void kvl_cuda_gemv_ints(gemv_in *in, enum kvl_wtype type, bool wide, bool gated)
+{
+    kvl_wtype_dispatch(type, [&](auto t) {
+        constexpr int TYPE = decltype(t)::value;
+        if constexpr (kvl_gemv_has_ints(TYPE)) ints_launch<TYPE>(in, wide, gated);
+    });
+}
