@@ -7,35 +7,35 @@
  * pieces.  Its sum is one chain over its pieces, the warp's a butterfly: neither the number of rows of x nor where
  * a row of W lies changes a bit.
  *
- * Limit: the bytes of W over the memory's bandwidth.  Widening a weight to a float and multiplying it took six instructions,
- * these take about two. */
+ * Limit: the bytes of W over the memory's bandwidth. */
 #include "gemv.cuh"
 #include "gemv_x.h"
 #include "runtime.cuh"
 
 /* How a type is cut: a piece has WORDS words of four weights, in SUBS groups that have a scale each; PER_BLOCK
- * pieces are a block of BYTES bytes.  ZERO is taken off every weight.  LESS: so is a part of each group.  NEXT: words 2i
- * and 2i + 1 are of eight columns that lie together.  LOADED, HEAD: registers of a piece as it is loaded. */
+ * pieces are a block of BYTES bytes.  Words 2i and 2i + 1 are of eight columns that lie together.  ZERO is taken off
+ * every weight.  LESS: so is a part of each group, which are 16 columns.  LOADED, HEAD: registers of a piece as it is loaded.
+ * PIECES: how many of those are asked for at once. */
 template <int TYPE> struct ints_kind;
 template <> struct ints_kind<KVL_W_Q8_0> {
-    enum { COLS = 8, WORDS = 2, SUBS = 1, PER_BLOCK = 4, BYTES = 34, ZERO = 128 };
-    enum { LESS = false, NEXT = true, LOADED = 3, HEAD = 1, PIECES = 4 };
+    enum { COLS = 16, WORDS = 4, SUBS = 1, PER_BLOCK = 2, BYTES = 34, ZERO = 128 };
+    enum { LESS = false, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_0> {
-    enum { COLS = 8, WORDS = 2, SUBS = 1, PER_BLOCK = 4, BYTES = 18, ZERO = 8 };
-    enum { LESS = false, NEXT = false, LOADED = 2, HEAD = 1, PIECES = 4 };
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 18, ZERO = 0 };
+    enum { LESS = true, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 144, ZERO = 0 };
-    enum { LESS = true, NEXT = true, LOADED = 4, HEAD = 4, PIECES = 2 };
+    enum { LESS = true, LOADED = 4, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q5_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 176, ZERO = 0 };
-    enum { LESS = true, NEXT = true, LOADED = 8, HEAD = 4, PIECES = 2 };
+    enum { LESS = true, LOADED = 8, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q6_K> {
-    enum { COLS = 16, WORDS = 4, SUBS = 4, PER_BLOCK = 16, BYTES = 210, ZERO = 32 };
-    enum { LESS = false, NEXT = false, LOADED = 6, HEAD = 5, PIECES = 2 };
+    enum { COLS = 32, WORDS = 8, SUBS = 4, PER_BLOCK = 8, BYTES = 210, ZERO = 32 };
+    enum { LESS = false, LOADED = 12, HEAD = 5, PIECES = 1 };
 };
 
 /* ---- x ----------------------------------------------------------------------------------------------- */
@@ -77,12 +77,13 @@ static __device__ inline struct ints_x ints_rooms(uint4 *shared, int32_t n, int3
     return x;
 }
 
-/* The unit of column c of row i.  Lanes that read at once differ in their 64 columns where K-quants are cut: each 64 have an
- * order of their own, or they would meet in the same banks. */
-static __device__ inline int32_t ints_unit(int32_t room, int32_t i, int32_t c)
+/* The unit of column c of row i.  Eight lanes that read at once would meet in the same banks: each 64 columns have an
+ * order of their own, by which the eight find eight units. */
+template <int TYPE> static __device__ inline int32_t ints_unit(int32_t room, int32_t i, int32_t c)
 {
-    int32_t turn = c / INTS_SWIZZLE % 4;
-    return i * (room / INTS_UNIT) + (c / INTS_UNIT ^ ((turn & 1) | (turn & 2) << 1));
+    const int32_t turn = c / INTS_SWIZZLE % 4;
+    const int32_t by = TYPE == KVL_W_Q4_0 ? turn : (turn & 1) | (turn & 2) << 1;
+    return i * (room / INTS_UNIT) + (c / INTS_UNIT ^ by);
 }
 
 static __device__ inline void ints_four(float *v, const float *x)
@@ -96,6 +97,7 @@ static __device__ inline void ints_four(float *v, const float *x)
 }
 
 /* Columns col0 .. col0 + n_cols - 1 of the rows of a, by the whole block: a thread takes four, eight share a scale. */
+template <int TYPE>
 static __device__ void ints_round(const struct ints_x *x, const gemv_in *a, int32_t col0,
                                   int32_t n_cols)
 {
@@ -121,7 +123,7 @@ static __device__ void ints_round(const struct ints_x *x, const gemv_in *a, int3
         }
         for (int o = INTS_SUM / 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
         if (!there) continue;
-        reinterpret_cast<uint2 *>(x->unit + ints_unit(x->room, i, c))[c / 4 % 2] =
+        reinterpret_cast<uint2 *>(x->unit + ints_unit<TYPE>(x->room, i, c))[c / 4 % 2] =
             make_uint2(high, low);
         if (c % INTS_SCALE == 0) x->scale[(i * x->room + c) / INTS_SCALE] = scale;
         if (c % INTS_SUM == 0) x->sum[(i * x->room + c) / INTS_SUM] = sum;
@@ -157,17 +159,16 @@ template <bool WIDE> static __device__ inline void ints_quad_at(uint32_t *w, con
     }
 }
 
-/* As kvl_raw_load: words at multiples of four, of blocks that begin beside one. */
+/* 16 bytes of a block.  As in kvl_raw_load: words at multiples of four, of blocks that begin beside one. */
 template <int TYPE, bool WIDE>
 static __device__ inline void ints_load_32(struct ints_raw<TYPE> *raw, const uint8_t *block,
                                            int32_t part, bool beside)
 {
-    constexpr int BYTES = TYPE == KVL_W_Q8_0 ? 8 : 4;
-    const uint8_t *p = block + 2 + part * BYTES - (beside ? 2 : 0);
+    const uint8_t *p = block + 2 + part * 16 - (beside ? 2 : 0);
     raw->head[0] = ints_half_at<WIDE>(block);
-    for (int i = 0; i < BYTES / 4; i++)
+    for (int i = 0; i < 4; i++)
         raw->word[i] = WIDE ? kvl_u32_at(p + 4 * i) : ints_bytes_at(p + 4 * i, 4);
-    raw->word[BYTES / 4] = beside ? kvl_u32_at(p + BYTES) : 0;
+    raw->word[4] = beside ? kvl_u32_at(p + 16) : 0;
 }
 
 /* Four low bits of 64 columns, four of 64, two more; one byte for each of four groups, their factor. */
@@ -175,24 +176,23 @@ template <bool WIDE>
 static __device__ inline void ints_load_6(struct ints_raw<KVL_W_Q6_K> *raw, const uint8_t *block,
                                           int32_t part)
 {
-    const int32_t half = part / 8, at = part % 8 * 4;
+    const int32_t half = part / 4, at = part % 4 * 8;
     const uint8_t *low = block + 64 * half + at, *high = block + 128 + 32 * half + at;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         raw->word[i] = ints_half_at<WIDE>(low + 2 * i);
-        raw->word[2 + i] = ints_half_at<WIDE>(low + 32 + 2 * i);
-        raw->word[4 + i] = ints_half_at<WIDE>(high + 2 * i);
+        raw->word[4 + i] = ints_half_at<WIDE>(low + 32 + 2 * i);
+        raw->word[8 + i] = ints_half_at<WIDE>(high + 2 * i);
     }
     for (int i = 0; i < 4; i++) raw->head[i] = block[192 + 8 * half + at / 16 + 2 * i];
     raw->head[4] = ints_half_at<WIDE>(block + 208);
 }
 
+/* Of pieces that lie 32 apart a lane finds the same part in every block, and blocks beside or at a multiple of four. */
 template <int TYPE, bool WIDE>
-static __device__ inline void ints_load(struct ints_raw<TYPE> *raw, const uint8_t *row,
-                                        int32_t piece)
+static __device__ inline void ints_load(struct ints_raw<TYPE> *raw, const uint8_t *block,
+                                        int32_t part, bool beside)
 {
     typedef struct ints_kind<TYPE> kind;
-    const uint8_t *block = row + (size_t)(piece / kind::PER_BLOCK) * kind::BYTES;
-    const int32_t part = piece % kind::PER_BLOCK;
     if constexpr (TYPE == KVL_W_Q6_K) {
         ints_load_6<WIDE>(raw, block, part);
     } else if constexpr (TYPE == KVL_W_Q4_K || TYPE == KVL_W_Q5_K) {
@@ -201,7 +201,7 @@ static __device__ inline void ints_load(struct ints_raw<TYPE> *raw, const uint8_
         if (TYPE == KVL_W_Q5_K)
             ints_quad_at<WIDE>(raw->word + kind::LOADED - 4, block + 16 + part % 2 * 16);
     } else {
-        ints_load_32<TYPE, WIDE>(raw, block, part, WIDE && piece / kind::PER_BLOCK % 2 == 0);
+        ints_load_32<TYPE, WIDE>(raw, block, part, beside);
     }
 }
 
@@ -245,65 +245,84 @@ static __device__ inline void ints_unpack_k(struct ints_piece<TYPE> *p,
 static __device__ inline void ints_unpack_6(struct ints_piece<KVL_W_Q6_K> *p,
                                             const struct ints_raw<KVL_W_Q6_K> &raw)
 {
-    const uint32_t high = raw.word[4] | raw.word[5] << 16;
     const float d = kvl_float_of_half((uint16_t)raw.head[4]);
     for (int s = 0; s < 4; s++) {
-        uint32_t low = raw.word[s % 2 * 2] | raw.word[s % 2 * 2 + 1] << 16;
-        p->word[s] = (low >> s / 2 * 4 & 0x0f0f0f0fu) | (high >> 2 * s & 0x03030303u) << 4;
         p->scale[s] = d * (float)(int8_t)raw.head[s];
+        for (int i = 0; i < 2; i++) {
+            const uint32_t *low = &raw.word[s % 2 * 4 + 2 * i], *high = &raw.word[8 + 2 * i];
+            p->word[2 * s + i] = ((low[0] | low[1] << 16) >> s / 2 * 4 & 0x0f0f0f0fu) |
+                                 ((high[0] | high[1] << 16) >> 2 * s & 0x03030303u) << 4;
+        }
     }
 }
 
-template <int TYPE, bool WIDE>
-static __device__ inline void ints_unpack(struct ints_piece<TYPE> *p,
-                                          const struct ints_raw<TYPE> &raw, int32_t piece)
+/* Of 16 bytes of a block of Q8_0, or the nibbles of one of Q4_0, from all of which 8 is taken off. */
+template <int TYPE>
+static __device__ inline void ints_unpack_32(struct ints_piece<TYPE> *p,
+                                             const struct ints_raw<TYPE> &raw, bool beside)
 {
-    typedef struct ints_kind<TYPE> kind;
-    if constexpr (TYPE == KVL_W_Q6_K) {
+    const float d = kvl_float_of_half((uint16_t)raw.head[0]);
+    for (int i = 0; i < 4; i++) {
+        uint32_t word = beside ? raw.word[i] >> 16 | raw.word[i + 1] << 16 : raw.word[i];
+        p->word[i] = TYPE == KVL_W_Q8_0 ? word : word & 0x0f0f0f0fu;
+        if (TYPE == KVL_W_Q4_0) p->word[ints_kind<TYPE>::WORDS - 4 + i] = word >> 4 & 0x0f0f0f0fu;
+    }
+    for (int s = 0; s < ints_kind<TYPE>::SUBS; s++) {
+        p->scale[s] = d;
+        p->less[s] = 8 * d;
+    }
+}
+
+template <int TYPE>
+static __device__ inline void
+ints_unpack(struct ints_piece<TYPE> *p, const struct ints_raw<TYPE> &raw, int32_t part, bool beside)
+{
+    if constexpr (TYPE == KVL_W_Q6_K)
         ints_unpack_6(p, raw);
-    } else if constexpr (kind::LESS) {
-        ints_unpack_k<TYPE>(p, raw, piece % kind::PER_BLOCK);
-    } else {
-        const bool beside = WIDE && piece / kind::PER_BLOCK % 2 == 0;
-        uint32_t word[kind::WORDS] = {};
-        for (int i = 0; i + 1 < kind::LOADED; i++)
-            word[i] = beside ? raw.word[i] >> 16 | raw.word[i + 1] << 16 : raw.word[i];
-        for (int i = 0; i < kind::WORDS; i++)
-            p->word[i] = TYPE == KVL_W_Q8_0 ? word[i] : word[0] >> 4 * i & 0x0f0f0f0fu;
-        p->scale[0] = kvl_float_of_half((uint16_t)raw.head[0]);
-    }
+    else if constexpr (TYPE == KVL_W_Q4_K || TYPE == KVL_W_Q5_K)
+        ints_unpack_k<TYPE>(p, raw, part);
+    else
+        ints_unpack_32<TYPE>(p, raw, beside);
 }
 
-/* The first column of word i of a piece. */
-template <int TYPE> static __device__ inline int32_t ints_col(int32_t piece, int i)
+/* The first column of word i of a lane's first piece; 32 pieces are a turn. */
+template <int TYPE> static __device__ inline int32_t ints_col(int32_t lane, int i)
 {
     typedef struct ints_kind<TYPE> kind;
-    const int32_t part = piece % kind::PER_BLOCK;
-    const int32_t block = piece / kind::PER_BLOCK * (kind::PER_BLOCK * kind::COLS);
-    if (TYPE == KVL_W_Q8_0) return block + 8 * part + 4 * i;
-    if (TYPE == KVL_W_Q4_0) return block + 4 * part + 16 * i;
-    if (TYPE == KVL_W_Q6_K) return block + part / 8 * 128 + part % 8 * 4 + 32 * i;
+    const int32_t part = lane % kind::PER_BLOCK;
+    const int32_t block = lane / kind::PER_BLOCK * (kind::PER_BLOCK * kind::COLS);
+    if (TYPE == KVL_W_Q8_0 || TYPE == KVL_W_Q4_0) return block + 16 * part + 4 * i;
+    if (TYPE == KVL_W_Q6_K) return block + part / 4 * 128 + part % 4 * 8 + i / 2 * 32 + i % 2 * 4;
     return block + part / 2 * 64 + part % 2 * 16 + i / 4 * 32 + i % 4 * 4;
 }
 
 /* ---- products ------------------------------------------------------------------------------------------ */
 
-/* Words of x that belong to those of a piece. */
+/* What a lane has in every turn. */
+template <int TYPE, int R> struct ints_lane {
+    enum {
+        COLS =
+            KVL_WARP * ints_kind<TYPE>::COLS, /* of a turn: whole swizzles, 256 columns at least */
+        BYTES = KVL_WARP / ints_kind<TYPE>::PER_BLOCK * ints_kind<TYPE>::BYTES
+    };
+    const uint8_t *block[R]; /* of each row, of turn 0 */
+    int32_t lane, part;
+    bool beside;
+    int32_t turns, last; /* turns that are its own; the last one that may be loaded */
+};
+
+/* Words of x that belong to those of a piece: of row i, in one turn. */
 template <int TYPE>
 static __device__ inline void ints_x_of(uint32_t *high, uint32_t *low, const struct ints_x *x,
-                                        int32_t i, int32_t piece)
+                                        int32_t i, int32_t lane, int32_t turn)
 {
     typedef struct ints_kind<TYPE> kind;
+    const uint4 *from =
+        x->unit + (i * (x->room / INTS_UNIT) + turn * (ints_lane<TYPE, 1>::COLS / INTS_UNIT));
 #pragma unroll
-    for (int k = 0; k < kind::WORDS; k += kind::NEXT ? 2 : 1) {
-        const int32_t c = ints_col<TYPE>(piece, k), unit = ints_unit(x->room, i, c);
-        if constexpr (kind::NEXT) {
-            uint4 v = x->unit[unit];
-            high[k] = v.x, low[k] = v.y, high[k + 1] = v.z, low[k + 1] = v.w;
-        } else {
-            uint2 v = reinterpret_cast<const uint2 *>(x->unit + unit)[c / 4 % 2];
-            high[k] = v.x, low[k] = v.y;
-        }
+    for (int k = 0; k < kind::WORDS; k += 2) {
+        uint4 v = from[ints_unit<TYPE>(0, 0, ints_col<TYPE>(lane, k))];
+        high[k] = v.x, low[k] = v.y, high[k + 1] = v.z, low[k + 1] = v.w;
     }
 }
 
@@ -327,10 +346,11 @@ static __device__ inline int32_t ints_dot(const uint32_t *w, const uint32_t *hig
     return 256 * (upper - ZERO * uppers) + ((int32_t)lower - ZERO * (int32_t)lowers);
 }
 
-/* A piece of R rows of W times N rows of x, of which there are n; `piece` counts from the first column in x. */
+/* A piece of R rows of W times N rows of x, of which there are n. */
 template <int TYPE, int N, int R>
 static __device__ inline void ints_step(float (*sum)[N], const struct ints_piece<TYPE> *p,
-                                        const struct ints_x *x, int32_t n, int32_t piece)
+                                        const struct ints_x *x, int32_t n, int32_t lane,
+                                        int32_t turn)
 {
     typedef struct ints_kind<TYPE> kind;
     constexpr int WORDS = kind::WORDS / kind::SUBS;
@@ -338,12 +358,13 @@ static __device__ inline void ints_step(float (*sum)[N], const struct ints_piece
     for (int i = 0; i < N; i++) {
         const int32_t at = i < n ? i : n - 1; /* rows that are not there: the last one again */
         uint32_t high[kind::WORDS], low[kind::WORDS];
-        ints_x_of<TYPE>(high, low, x, at, piece);
+        ints_x_of<TYPE>(high, low, x, at, lane, turn);
 #pragma unroll
         for (int s = 0; s < kind::SUBS; s++) {
-            const int32_t c = at * x->room + ints_col<TYPE>(piece, s * WORDS);
-            const float scale = x->scale[c / INTS_SCALE];
-            const float ones = kind::LESS ? (float)x->sum[c / INTS_SUM] : 0;
+            const int32_t c = ints_col<TYPE>(lane, s * WORDS);
+            const int32_t first = at * x->room + turn * ints_lane<TYPE, R>::COLS;
+            const float scale = x->scale[first / INTS_SCALE + c / INTS_SCALE];
+            const float ones = kind::LESS ? (float)x->sum[first / INTS_SUM + c / INTS_SUM] : 0;
 #pragma unroll
             for (int r = 0; r < R; r++) {
                 const int32_t dot =
@@ -355,64 +376,86 @@ static __device__ inline void ints_step(float (*sum)[N], const struct ints_piece
     }
 }
 
-/* Two such sets take turns: one is under way while the other is multiplied. */
+/* Two such sets are used by turns: one is under way while the other is multiplied. */
 template <int TYPE, int R> struct ints_sets {
-    enum {
-        SETS = 2,
-        PIECES = KVL_MAX(1, (int)ints_kind<TYPE>::PIECES / R),
-        STEP = PIECES * KVL_WARP
-    };
+    enum { SETS = 2, PIECES = KVL_MAX(1, (int)ints_kind<TYPE>::PIECES / R) };
     struct ints_raw<TYPE> raw[SETS][PIECES][R];
 };
 
-/* Without a branch, so that all are under way at once: pieces past `last` are that one again. */
+/* Without a branch, so that all are under way at once: what is past the last turn is that one again. */
 template <int TYPE, bool WIDE, int R>
-static __device__ inline void ints_ask(struct ints_raw<TYPE> (*set)[R], const uint8_t *const *row,
-                                       int32_t piece, int32_t last)
+static __device__ inline void ints_ask(struct ints_raw<TYPE> (*set)[R],
+                                       const struct ints_lane<TYPE, R> *l, int32_t turn)
 {
 #pragma unroll
     for (int i = 0; i < ints_sets<TYPE, R>::PIECES; i++) {
-        const int32_t own = piece + i * KVL_WARP, at = own < last ? own : last;
+        const int32_t at = turn + i < l->last ? turn + i : l->last;
 #pragma unroll
-        for (int r = 0; r < R; r++) ints_load<TYPE, WIDE>(&set[i][r], row[r], at);
+        for (int r = 0; r < R; r++)
+            ints_load<TYPE, WIDE>(&set[i][r],
+                                  l->block[r] + (size_t)at * (ints_lane<TYPE, R>::BYTES), l->part,
+                                  l->beside);
     }
 }
 
-/* Pieces `piece`, and every 32nd after it, up to `end`; x begins with piece first. */
 template <int TYPE, bool WIDE, int N, int R>
 static __device__ inline void ints_walk(float (*sum)[N], struct ints_sets<TYPE, R> *sets,
-                                        const uint8_t *const *row, const struct ints_x *x,
-                                        int32_t n, int32_t first, int32_t piece, int32_t end)
+                                        const struct ints_lane<TYPE, R> *l, const struct ints_x *x,
+                                        int32_t n)
 {
     typedef struct ints_sets<TYPE, R> ring;
-    for (; piece < end; piece += ring::SETS * ring::STEP)
+    for (int32_t turn = 0; turn < l->turns; turn += ring::SETS * ring::PIECES)
 #pragma unroll
         for (int s = 0; s < ring::SETS; s++) {
+            const int32_t from = turn + s * ring::PIECES;
 #pragma unroll
             for (int i = 0; i < ring::PIECES; i++) {
-                const int32_t at = piece + s * ring::STEP + i * KVL_WARP;
                 struct ints_piece<TYPE> p[R];
-                if (at >= end) continue;
+                if (from + i >= l->turns) continue;
 #pragma unroll
-                for (int r = 0; r < R; r++) ints_unpack<TYPE, WIDE>(&p[r], sets->raw[s][i][r], at);
-                ints_step<TYPE, N, R>(sum, p, x, n, at - first);
+                for (int r = 0; r < R; r++)
+                    ints_unpack<TYPE>(&p[r], sets->raw[s][i][r], l->part, l->beside);
+                ints_step<TYPE, N, R>(sum, p, x, n, l->lane, from + i);
             }
-            const int32_t next = piece + (s + ring::SETS) * ring::STEP;
-            if (next - (int32_t)threadIdx.x % KVL_WARP < end) /* the first lane's */
-                ints_ask<TYPE, WIDE, R>(sets->raw[s], row, next, end - 1);
+            if (from + ring::SETS * ring::PIECES <= l->last)
+                ints_ask<TYPE, WIDE, R>(sets->raw[s], l, from + ring::SETS * ring::PIECES);
         }
+}
+
+/* Of n pieces from piece `first` of the rows on; own: the rows are there.  A lane without a piece loads the last one. */
+template <int TYPE, bool WIDE, int R>
+static __device__ inline void ints_begin(struct ints_lane<TYPE, R> *l, const uint8_t *const *row,
+                                         int32_t first, int32_t n, bool own)
+{
+    typedef struct ints_kind<TYPE> kind;
+    const int32_t lane = (int32_t)(threadIdx.x % KVL_WARP), at = lane < n ? lane : n - 1;
+    l->lane = lane;
+    l->part = at % kind::PER_BLOCK;
+    l->beside = WIDE && kind::HEAD == 1 && at / kind::PER_BLOCK % 2 == 0;
+    l->last = (n - 1 - at) / KVL_WARP;
+    l->turns = own && lane < n ? l->last + 1 : 0;
+#pragma unroll
+    for (int r = 0; r < R; r++)
+        l->block[r] =
+            row[r] + (size_t)(first / kind::PER_BLOCK + at / kind::PER_BLOCK) * kind::BYTES;
+}
+
+/* Blocks beside each other on a multiprocessor; one where two would leave too few registers. */
+static constexpr int ints_per_sm(int type, int n, int r)
+{
+    return (type == KVL_W_Q6_K && r == 2) || (type == KVL_W_Q5_K && n == 8) ? 1 : 2;
 }
 
 /* `room`: columns of x at a time.  Where they are not all of them, every row of W rounds them anew. */
 template <int TYPE, bool WIDE, int N, int R, bool GATED>
-static __global__ void __launch_bounds__(GEMV_THREADS, 2)
+static __global__ void __launch_bounds__(GEMV_THREADS, ints_per_sm(TYPE, N, R))
     gemv_ints(const gemv_in a, int32_t n_blocks, int32_t room)
 {
     constexpr int OUT = GATED ? 1 : R, COLS = ints_kind<TYPE>::COLS;
     typedef struct ints_sets<TYPE, R> ring;
     KVL_SHARED(uint4, shared);
     const struct ints_x x = ints_rooms(shared, a.n, room);
-    const int32_t lane = (int32_t)threadIdx.x % KVL_WARP, warp = (int32_t)threadIdx.x / KVL_WARP;
+    const int32_t warp = (int32_t)threadIdx.x / KVL_WARP;
     bool rounded = false;
     for (int32_t block = (int32_t)blockIdx.x; block < n_blocks; block += (int32_t)gridDim.x) {
         const gemv_matrix *of = &a.matrix[gemv_matrix_at(&a, block)];
@@ -422,20 +465,19 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         gemv_rows_at<R, GATED>(row, of, row0);
         for (int32_t col0 = 0; col0 < a.n_cols; col0 += room) {
             const int32_t n_cols = room < a.n_cols - col0 ? room : a.n_cols - col0;
-            const int32_t first = col0 / COLS, piece = first + lane;
-            const int32_t last = first + n_cols / COLS - 1;
-            const int32_t end = row0 < of->n_rows ? last + 1 : first;
+            struct ints_lane<TYPE, R> l;
             ring sets;
+            ints_begin<TYPE, WIDE, R>(&l, row, col0 / COLS, n_cols / COLS, row0 < of->n_rows);
 #pragma unroll
             for (int s = 0; s < ring::SETS; s++)
-                ints_ask<TYPE, WIDE, R>(sets.raw[s], row, piece + s * ring::STEP, last);
+                ints_ask<TYPE, WIDE, R>(sets.raw[s], &l, s * ring::PIECES);
             if (!rounded) {
                 __syncthreads(); /* all have read what was there */
-                ints_round(&x, &a, col0, n_cols);
+                ints_round<TYPE>(&x, &a, col0, n_cols);
                 __syncthreads();
             }
             rounded = room >= a.n_cols;
-            ints_walk<TYPE, WIDE, N, R>(sum, &sets, row, &x, a.n, first, piece, end);
+            ints_walk<TYPE, WIDE, N, R>(sum, &sets, &l, &x, a.n);
         }
         gemv_finish<N, R, GATED>(of, sum, row0, a.n);
     }
@@ -443,13 +485,12 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
 
-enum { INTS_PER_SM = 2 }; /* blocks beside each other, as __launch_bounds__ says */
-
 /* As many blocks as run at once, or so many fewer that each takes as many rows as the others. */
 template <int TYPE, bool WIDE, int N, int R, bool GATED> static void ints_start(gemv_in *in)
 {
     const int32_t n_blocks = gemv_blocks(in, GEMV_WARPS * (GATED ? 1 : R));
-    const int32_t turns = kvl_ceil_div(n_blocks, INTS_PER_SM * kvl_cuda_multiprocessors());
+    const int32_t turns =
+        kvl_ceil_div(n_blocks, ints_per_sm(TYPE, N, R) * kvl_cuda_multiprocessors());
     const int32_t all = kvl_ceil_div(in->n_cols, INTS_SWIZZLE) * INTS_SWIZZLE;
     const int32_t room = KVL_MIN(all, ints_most_cols(N));
     KVL_LAUNCH((gemv_ints<TYPE, WIDE, N, R, GATED>), (unsigned)kvl_ceil_div(n_blocks, turns),
@@ -459,7 +500,8 @@ template <int TYPE, bool WIDE, int N, int R, bool GATED> static void ints_start(
 /* Two rows a warp halve the reads of x, where that leaves every multiprocessor a block. */
 template <int TYPE> static void ints_launch(gemv_in *in, bool wide, bool gated)
 {
-    const bool many = gemv_n_rows(in) >= 2 * GEMV_WARPS * kvl_cuda_multiprocessors();
+    const bool many = TYPE != KVL_W_Q6_K && /* two of its rows are a block a multiprocessor */
+                      gemv_n_rows(in) >= 2 * GEMV_WARPS * kvl_cuda_multiprocessors();
     assert(wide || !gated);
     if (!wide && in->n == 1)
         ints_start<TYPE, false, 1, 1, false>(in);
