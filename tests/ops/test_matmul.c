@@ -78,8 +78,8 @@ static bool rounds_x(enum kvl_wtype type)
 static bool gemv_rounds_x(enum kvl_wtype type)
 {
 #ifdef KVL_TEST_CUDA
-    return type == KVL_W_Q8_0 || type == KVL_W_Q4_0 || type == KVL_W_Q4_K || type == KVL_W_Q5_K ||
-           type == KVL_W_Q6_K;
+    return type == KVL_W_Q8_0 || type == KVL_W_Q4_0 || type == KVL_W_Q4_1 || type == KVL_W_Q5_0 ||
+           type == KVL_W_Q5_1 || type == KVL_W_Q4_K || type == KVL_W_Q5_K || type == KVL_W_Q6_K;
 #else
     return kvl_wtype_find((uint32_t)type)->x_int16;
 #endif

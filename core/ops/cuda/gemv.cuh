@@ -30,8 +30,8 @@ void kvl_cuda_gemv_ints(gemv_in *in, enum kvl_wtype type, bool wide, bool gated)
 /* Types whose integers are multiplied with those of x: what gemv_ints.cu takes. */
 static inline constexpr bool kvl_gemv_has_ints(int type)
 {
-    return type == KVL_W_Q8_0 || type == KVL_W_Q4_0 || type == KVL_W_Q4_K || type == KVL_W_Q5_K ||
-           type == KVL_W_Q6_K;
+    return type == KVL_W_Q8_0 || type == KVL_W_Q4_0 || type == KVL_W_Q4_1 || type == KVL_W_Q5_0 ||
+           type == KVL_W_Q5_1 || type == KVL_W_Q4_K || type == KVL_W_Q5_K || type == KVL_W_Q6_K;
 }
 
 /* Sets where each matrix begins, in blocks that make `rows` rows of y each; how many blocks that are. */

@@ -14,28 +14,41 @@
 
 /* How a type is cut: a piece has WORDS words of four weights, in SUBS groups that have a scale each; PER_BLOCK
  * pieces are a block of BYTES bytes.  Words 2i and 2i + 1 are of eight columns that lie together.  ZERO is taken off
- * every weight.  LESS: so is a part of each group, which are 16 columns.  LOADED, HEAD: registers of a piece as it is loaded.
- * PIECES: how many of those are asked for at once. */
+ * every weight.  LESS: so is a part of each group, which are 16 columns.  LEAST: of types of 32 columns, whether a
+ * block begins with two halves, of which the second is the least value, and at a multiple of four.  LOADED, HEAD:
+ * registers of a piece as it is loaded.  PIECES: how many of those are asked for at once. */
 template <int TYPE> struct ints_kind;
 template <> struct ints_kind<KVL_W_Q8_0> {
     enum { COLS = 16, WORDS = 4, SUBS = 1, PER_BLOCK = 2, BYTES = 34, ZERO = 128 };
-    enum { LESS = false, LOADED = 5, HEAD = 1, PIECES = 2 };
+    enum { LESS = false, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_0> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 18, ZERO = 0 };
-    enum { LESS = true, LOADED = 5, HEAD = 1, PIECES = 2 };
+    enum { LESS = true, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
+};
+template <> struct ints_kind<KVL_W_Q4_1> {
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 20, ZERO = 0 };
+    enum { LESS = true, LEAST = true, LOADED = 4, HEAD = 1, PIECES = 2 };
+};
+template <> struct ints_kind<KVL_W_Q5_0> {
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 22, ZERO = 0 };
+    enum { LESS = true, LEAST = false, LOADED = 6, HEAD = 1, PIECES = 2 };
+};
+template <> struct ints_kind<KVL_W_Q5_1> {
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 24, ZERO = 0 };
+    enum { LESS = true, LEAST = true, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 144, ZERO = 0 };
-    enum { LESS = true, LOADED = 4, HEAD = 4, PIECES = 2 };
+    enum { LESS = true, LEAST = false, LOADED = 4, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q5_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 176, ZERO = 0 };
-    enum { LESS = true, LOADED = 8, HEAD = 4, PIECES = 2 };
+    enum { LESS = true, LEAST = false, LOADED = 8, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q6_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 4, PER_BLOCK = 8, BYTES = 210, ZERO = 32 };
-    enum { LESS = false, LOADED = 12, HEAD = 5, PIECES = 1 };
+    enum { LESS = false, LEAST = false, LOADED = 12, HEAD = 5, PIECES = 1 };
 };
 
 /* ---- x ----------------------------------------------------------------------------------------------- */
@@ -82,7 +95,7 @@ static __device__ inline struct ints_x ints_rooms(uint4 *shared, int32_t n, int3
 template <int TYPE> static __device__ inline int32_t ints_unit(int32_t room, int32_t i, int32_t c)
 {
     const int32_t turn = c / INTS_SWIZZLE % 4;
-    const int32_t by = TYPE == KVL_W_Q4_0 ? turn : (turn & 1) | (turn & 2) << 1;
+    const int32_t by = ints_kind<TYPE>::PER_BLOCK == 1 ? turn : (turn & 1) | (turn & 2) << 1;
     return i * (room / INTS_UNIT) + (c / INTS_UNIT ^ by);
 }
 
@@ -159,16 +172,22 @@ template <bool WIDE> static __device__ inline void ints_quad_at(uint32_t *w, con
     }
 }
 
-/* 16 bytes of a block.  As in kvl_raw_load: words at multiples of four, of blocks that begin beside one. */
+/* What is behind the halves: 16 bytes, before them fifth bits.  As in kvl_raw_load: words at multiples of four, of
+ * blocks that begin beside one. */
 template <int TYPE, bool WIDE>
 static __device__ inline void ints_load_32(struct ints_raw<TYPE> *raw, const uint8_t *block,
                                            int32_t part, bool beside)
 {
-    const uint8_t *p = block + 2 + part * 16 - (beside ? 2 : 0);
-    raw->head[0] = ints_half_at<WIDE>(block);
-    for (int i = 0; i < 4; i++)
+    constexpr bool LEAST = ints_kind<TYPE>::LEAST;
+    constexpr int WORDS = ints_kind<TYPE>::LOADED - !LEAST;
+    const uint8_t *p = block + (LEAST ? 4 : 2) + part * 16 - (beside ? 2 : 0);
+    if (LEAST)
+        raw->head[0] = WIDE ? kvl_u32_at(block) : ints_bytes_at(block, 4);
+    else
+        raw->head[0] = ints_half_at<WIDE>(block);
+    for (int i = 0; i < WORDS; i++)
         raw->word[i] = WIDE ? kvl_u32_at(p + 4 * i) : ints_bytes_at(p + 4 * i, 4);
-    raw->word[4] = beside ? kvl_u32_at(p + 16) : 0;
+    if (!LEAST) raw->word[ints_kind<TYPE>::LOADED - 1] = beside ? kvl_u32_at(p + 4 * WORDS) : 0;
 }
 
 /* Four low bits of 64 columns, four of 64, two more; one byte for each of four groups, their factor. */
@@ -256,20 +275,34 @@ static __device__ inline void ints_unpack_6(struct ints_piece<KVL_W_Q6_K> *p,
     }
 }
 
-/* Of 16 bytes of a block of Q8_0, or the nibbles of one of Q4_0, from all of which 8 is taken off. */
+/* Bits 0 to 3 as the fifth ones of four bytes. */
+static __device__ inline uint32_t ints_fifth(uint32_t bits)
+{
+    return ((bits & 15u) * 0x00204081u & 0x01010101u) << 4;
+}
+
+/* Of 16 bytes of a block of Q8_0, or the nibbles of other types, with their fifth bits. */
 template <int TYPE>
 static __device__ inline void ints_unpack_32(struct ints_piece<TYPE> *p,
                                              const struct ints_raw<TYPE> &raw, bool beside)
 {
-    const float d = kvl_float_of_half((uint16_t)raw.head[0]);
+    constexpr bool LEAST = ints_kind<TYPE>::LEAST, FIVE = TYPE == KVL_W_Q5_0 || TYPE == KVL_W_Q5_1;
+    constexpr int WORDS = ints_kind<TYPE>::LOADED - !LEAST, LAST = ints_kind<TYPE>::WORDS - 4;
+    const float d = kvl_float_of_half((uint16_t)(raw.head[0] & 0xffffu));
+    const float least = LEAST ? kvl_float_of_half((uint16_t)(raw.head[0] >> 16)) : 0;
+    uint32_t word[WORDS];
+    for (int i = 0; i < WORDS; i++)
+        word[i] = !LEAST && beside ? raw.word[i] >> 16 | raw.word[i + !LEAST] << 16 : raw.word[i];
     for (int i = 0; i < 4; i++) {
-        uint32_t word = beside ? raw.word[i] >> 16 | raw.word[i + 1] << 16 : raw.word[i];
-        p->word[i] = TYPE == KVL_W_Q8_0 ? word : word & 0x0f0f0f0fu;
-        if (TYPE == KVL_W_Q4_0) p->word[ints_kind<TYPE>::WORDS - 4 + i] = word >> 4 & 0x0f0f0f0fu;
+        const uint32_t w = word[FIVE + i];
+        p->word[i] = TYPE == KVL_W_Q8_0 ? w : w & 0x0f0f0f0fu;
+        if (TYPE != KVL_W_Q8_0) p->word[LAST + i] = w >> 4 & 0x0f0f0f0fu;
+        if (FIVE) p->word[i] |= ints_fifth(word[0] >> 4 * i);
+        if (FIVE) p->word[LAST + i] |= ints_fifth(word[0] >> (16 + 4 * i));
     }
     for (int s = 0; s < ints_kind<TYPE>::SUBS; s++) {
         p->scale[s] = d;
-        p->less[s] = 8 * d;
+        p->less[s] = LEAST ? -least : (FIVE ? 16 : 8) * d;
     }
 }
 
@@ -291,7 +324,7 @@ template <int TYPE> static __device__ inline int32_t ints_col(int32_t lane, int 
     typedef struct ints_kind<TYPE> kind;
     const int32_t part = lane % kind::PER_BLOCK;
     const int32_t block = lane / kind::PER_BLOCK * (kind::PER_BLOCK * kind::COLS);
-    if (TYPE == KVL_W_Q8_0 || TYPE == KVL_W_Q4_0) return block + 16 * part + 4 * i;
+    if (kind::HEAD == 1) return block + 16 * part + 4 * i;
     if (TYPE == KVL_W_Q6_K) return block + part / 4 * 128 + part % 4 * 8 + i / 2 * 32 + i % 2 * 4;
     return block + part / 2 * 64 + part % 2 * 16 + i / 4 * 32 + i % 4 * 4;
 }
@@ -431,7 +464,7 @@ static __device__ inline void ints_begin(struct ints_lane<TYPE, R> *l, const uin
     const int32_t lane = (int32_t)(threadIdx.x % KVL_WARP), at = lane < n ? lane : n - 1;
     l->lane = lane;
     l->part = at % kind::PER_BLOCK;
-    l->beside = WIDE && kind::HEAD == 1 && at / kind::PER_BLOCK % 2 == 0;
+    l->beside = WIDE && kind::HEAD == 1 && !ints_kind<TYPE>::LEAST && at / kind::PER_BLOCK % 2 == 0;
     l->last = (n - 1 - at) / KVL_WARP;
     l->turns = own && lane < n ? l->last + 1 : 0;
 #pragma unroll

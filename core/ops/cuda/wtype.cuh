@@ -8,7 +8,7 @@
  * are compiled in fewer forms.
  *
  * WIDE: loads of 16 bytes (plain types), of 4 (blocks of 34 and 18 bytes begin at even addresses only: words
- * around a piece are read and shifted) or of 2 (Q6_K in gemv_ints.cu).  Without it, loads of an element's size and any number of columns,
+ * around a piece are read and shifted) or of 2 (Q6_K in gemv_ints.cu, which has some of 4 for other types too).  Without it, loads of an element's size and any number of columns,
  * those past the end 0.  Values are the same. */
 #ifndef KVL_CUDA_WTYPE_CUH
 #define KVL_CUDA_WTYPE_CUH
@@ -250,7 +250,8 @@ static __device__ inline void kvl_piece_x(float *x, const float *row, int32_t pi
 static inline bool kvl_wide_rows(const struct kvl_weight *w, const void *data)
 {
     uintptr_t at = reinterpret_cast<uintptr_t>(data);
-    if (w->type == KVL_W_Q8_0 || w->type == KVL_W_Q4_0)
+    if (w->type == KVL_W_Q4_1 || w->type == KVL_W_Q5_1) return at % 4 == 0 && w->row_bytes % 4 == 0;
+    if (w->type == KVL_W_Q8_0 || w->type == KVL_W_Q4_0 || w->type == KVL_W_Q5_0)
         return at % 4 == 0 && w->row_bytes % 4 == 0 && w->n_cols % 64 == 0;
     if (w->type == KVL_W_Q6_K) return at % 2 == 0 && w->row_bytes % 2 == 0;
     return at % 16 == 0 && w->row_bytes % 16 == 0 && w->n_cols % KVL_PIECE == 0;
