@@ -28,9 +28,9 @@ model() {
     if [ "$1" = kvlab-small ]; then echo "$root/datasets/model/kvlab-small.gguf"; else "$root/harness/models.sh" --path "$1"; fi
 }
 
-measure smollm2-135m 8192
-measure gemma3-270m 4096
-measure qwen2.5-coder-0.5b 2048
+measure smollm2-135m 2048
+measure gemma3-270m 2048
+measure qwen2.5-coder-0.5b 1024
 measure kvlab-small 8192
 
 one() { jq -r "select(.part == \"peer\") | .$1" "$tmp/smollm2-135m.jsonl" | head -1; }
