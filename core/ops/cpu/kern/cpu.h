@@ -246,6 +246,7 @@ struct kvl_kern {
      * ones; q_sum [n_heads]: sums of its channels. */
     void (*key4_rows)(const struct kvl_key4_logits_args *a, const float *q, const float *q_sum,
                       int32_t first, int32_t last);
+    void (*random_fill)(float *y, uint64_t seed, uint64_t first, size_t n);
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
     /* The first of the largest y[i] = dot[i] * scale[i] + bias[i], i < n, n > 0; *most = that y. */
