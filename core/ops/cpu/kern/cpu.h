@@ -114,8 +114,9 @@ struct kvl_span {
     const struct kvl_attn_job *job;
     int32_t i0, n;
     int32_t run, run_off; /* where entry i0 is: kvl_span_run */
-    float *max, *sum;     /* out [span_heads]: largest logit, sum of exp(logit - max) */
-    float *acc;           /* out [span_heads][span_pad], or NULL: no values wanted */
+    float *max,
+        *sum; /* out [span_heads]: largest logit, sum of exp(logit - max); or NULL: the logits are probs */
+    float *acc;                        /* out [span_heads][span_pad], or NULL: no values wanted */
     const struct kvl_rope_table *rope; /* jobs with pos */
     const struct kvl_span *next;       /* whose first rows to ask for at the end, or NULL */
     float *scratch;                    /* kvl_span_scratch() floats */
