@@ -325,4 +325,10 @@ VEC int32_t vec_keep_places(int32_t *to, const int32_t *key, int32_t lo, int32_t
     return m;
 }
 
+/* Eight bytes' lower, or upper, halves as floats. */
+VEC void vec_8_nibbles(float *y, const uint8_t *p, bool upper)
+{
+    for (int32_t i = 0; i < 8; i++) y[i] = (float)(upper ? p[i] >> 4 : p[i] & 15);
+}
+
 #endif
