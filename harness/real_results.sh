@@ -21,14 +21,16 @@ main='full,random,oracle,streaming_llm,snapkv,h2o,tova,expected_attention,quest,
 parts="
 qwen05-2k|qwen2.5-coder-0.5b|2048|niah things|$main|256
 smollm2-1k|smollm2-135m|1024|things niah4|$main|128
-qwen05-2k-text|qwen2.5-coder-0.5b|2048|text|$main|256
 smollm2-1k-text|smollm2-135m|1024|text|$main|128
-qwen05-2k-all|qwen2.5-coder-0.5b|2048|niah things kv|all|128,256,512
-smollm2-1k-all|smollm2-135m|1024|things niah4|all|64,128,256
-smollm2-2k-all|smollm2-135m|2048|things|all|128,256,512
-qwen05-4k-all|qwen2.5-coder-0.5b|4096|niah things|all|256,512,1024
-qwen15-2k-all|qwen2.5-coder-1.5b|2048|niah things kv|all|128,256,512
-qwen15-4k-all|qwen2.5-coder-1.5b|4096|niah things|all|256,512
+smollm2-1k-all|smollm2-135m|1024|things|all|128
+qwen05-2k-text|qwen2.5-coder-0.5b|2048|text|$main|256
+gemma3-2k-text|gemma3-270m|2048|text|$main|256
+qwen05-2k-all|qwen2.5-coder-0.5b|2048|things|all|256
+smollm2-1k-budgets|smollm2-135m|1024|things|$main|64,256,512
+qwen05-2k-budgets|qwen2.5-coder-0.5b|2048|things|$main|64,128,512,1024
+qwen05-4k|qwen2.5-coder-0.5b|4096|things|$main|512
+qwen15-2k|qwen2.5-coder-1.5b|2048|things|$main|256
+qwen15-4k|qwen2.5-coder-1.5b|4096|things|$main|512
 "
 run= plan= out= tables=1
 names=()
@@ -71,7 +73,6 @@ results_task() {
     niah) printf '{task: niah_multikey, keys: 8, prose: %s}' "$held/prose.txt" ;;
     niah4) printf '{task: niah_multikey, keys: 4, prose: %s}' "$held/prose.txt" ;;
     things) printf '{task: things, keys: 8, prose: %s}' "$held/prose.txt" ;;
-    kv) printf '{task: kv_retrieval, key_digits: 4, value_digits: 4, pairs: 16}' ;;
     text) printf '{task: perplexity, tokens: 128, text: %s}' "$held/prose.txt" ;;
     esac
 }

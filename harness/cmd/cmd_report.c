@@ -36,7 +36,9 @@ struct report_args {
 
 static const struct argp_option report_options[] = {
     { "by", REPORT_BY, "KEY", 0,
-      "official accuracy with one column per task, protocol, length or depth", 0 },
+      "official accuracy with one column per task, protocol, length or depth (where evidence lies at "
+      "random depths: per quarter of the context)",
+      0 },
     { "vs", REPORT_VS, "POLICY", 0, "differences to a policy on the same questions", 0 },
     { "summary", REPORT_SUMMARY, NULL, 0, "one row per policy and budget, lengths pooled", 0 },
     { "evidence", REPORT_EVIDENCE, NULL, 0, "evidence attended or not, against answer right or not",

@@ -17,8 +17,6 @@
 
 extern char **environ;
 
-#define KVL_SCALE_SMALL "small" /* in the name of a sweep: the page knows by it */
-
 enum {
     REPRODUCE_ALL = 256,
     REPRODUCE_SCALE,
@@ -38,7 +36,8 @@ struct reproduce {
     size_t n_sets;
     char **name;
     size_t n_names;
-    bool all, small, paper, dry; /* small, paper: asked for */
+    bool all, dry;
+    enum kvl_scale scale; /* KVL_N_SCALES: not asked for */
     const char *model, *data, *out;
     struct kvl_published *recipe;
     size_t n;
@@ -49,7 +48,8 @@ static const struct argp_option reproduce_options[] = {
     { "all", REPRODUCE_ALL, NULL, 0, "every recipe", 0 },
     { "scale", REPRODUCE_SCALE, "SCALE", 0,
       "paper: the paper's lengths and budgets (default with --model); small: minutes on two cores, "
-      "the shape only (default without)",
+      "the shape only (default without); real: the same on a real model of half a billion "
+      "parameters, asked what such models can answer",
       0 },
     { "model", 'm', "FILE", 0, "the model; without one, the one that ships", 0 },
     { "data", REPRODUCE_DATA, "PATH", 0, "benchmark files, where a recipe asks for them", 0 },
@@ -61,6 +61,13 @@ static const struct argp_option reproduce_options[] = {
       "what is left to run of the sweeps: cells, memory, time; analyses are left out", 0 },
     { 0 }
 };
+
+static enum kvl_scale reproduce_scale(const char *name)
+{
+    enum kvl_scale s = 0;
+    while (s < KVL_N_SCALES && strcmp(kvl_scale_names[s], name) != 0) s++;
+    return s;
+}
 
 static error_t reproduce_parse(int key, char *arg, struct argp_state *state)
 {
@@ -79,11 +86,10 @@ static error_t reproduce_parse(int key, char *arg, struct argp_state *state)
     case REPRODUCE_DATA: a->data = arg; break;
     case REPRODUCE_OUT: a->out = arg; break;
     case REPRODUCE_SCALE:
-        a->small = !strcmp(arg, "small");
-        a->paper = !strcmp(arg, "paper");
-        if (!a->small && !a->paper)
+        a->scale = reproduce_scale(arg);
+        if (a->scale == KVL_N_SCALES)
             return kvl_args_fail(&a->base, kvl_fail(a->base.err, KVL_EINVAL,
-                                                    "--scale %s: want paper or small", arg));
+                                                    "--scale %s: want paper, small or real", arg));
         break;
     case ARGP_KEY_ARGS: kvl_args_words(state, &a->name, &a->n_names); break;
     default: return ARGP_ERR_UNKNOWN;
@@ -166,18 +172,14 @@ static int reproduce_spawn(const char *const *argv, struct kvl_err *err)
                     WEXITSTATUS(status));
 }
 
-/* The recipe's text with {data} written out, into DIR/<id>.yaml. */
+/* The recipe's text with {data} written out, into DIR/<id>.yaml.  The page knows the scale by the sweep's name. */
 static int reproduce_text(const struct reproduce *a, const struct kvl_published *p,
                           const char *path, struct kvl_err *err)
 {
     struct kvl_outfile o;
     KVL_TRY(kvl_outfile_open(&o, path, err));
-    fprintf(o.f, "name: %s %s\n", p->id, a->small ? KVL_SCALE_SMALL : "paper");
-    for (const char *s = a->small ? p->small : p->sweep; *s;) {
-        bool data = !strncmp(s, "{data}", 6);
-        fputs(data ? (a->data ? a->data : "") : (char[]){ *s, '\0' }, o.f);
-        s += data ? 6 : 1;
-    }
+    fprintf(o.f, "name: %s %s\n", p->id, kvl_scale_names[a->scale]);
+    kvl_published_write(p, a->scale, a->data ? a->data : "", o.f);
     return kvl_outfile_close(&o, KVL_OK, err);
 }
 
@@ -188,7 +190,7 @@ static int reproduce_run(const struct reproduce *a, const struct kvl_published *
     snprintf(yaml, sizeof yaml, "%s/%s.yaml", a->out, p->id);
     snprintf(log, sizeof log, "%s/%s.jsonl.zst", a->out, p->id);
     snprintf(folder, sizeof folder, "%s/%s", a->out, p->id);
-    if (!a->small && p->data && !a->data)
+    if (kvl_published_wants_data(p, a->scale) && !a->data)
         return kvl_fail(err, KVL_EINVAL, "wants --data: %s", p->data);
     if (p->analysis && (a->n_sets || a->contexts))
         return kvl_fail(err, KVL_EINVAL, "is an analysis, want no --set and no --contexts");
@@ -221,6 +223,14 @@ static int reproduce_run(const struct reproduce *a, const struct kvl_published *
 
 /* ---- what came of it ------------------------------------------------------------------------- */
 
+/* Of the run, not of this call. */
+static enum kvl_scale scale_of(const struct kvl_results *r)
+{
+    const char *name = strrchr(kvl_json_text(r->newest_run, "sweep.name"), ' ');
+    enum kvl_scale s = name ? reproduce_scale(name + 1) : KVL_N_SCALES;
+    return s == KVL_N_SCALES ? KVL_SCALE_PAPER : s;
+}
+
 /* A page of everything that the folder has logs of, those of earlier calls too. */
 static int reproduce_page(const struct reproduce *a, struct kvl_err *err)
 {
@@ -234,9 +244,7 @@ static int reproduce_page(const struct reproduce *a, struct kvl_err *err)
         if (access(log, R_OK) != 0) continue;
         rc = kvl_results_load(words, 1, &results[n], err);
         if (rc != KVL_OK) break;
-        const char *run = kvl_json_text(results[n].newest_run, "sweep.name");
-        bool small = strstr(run, " " KVL_SCALE_SMALL) != NULL; /* of the run, not of this call */
-        done[n] = (struct kvl_reproduced){ &a->recipe[i], &results[n], small };
+        done[n] = (struct kvl_reproduced){ &a->recipe[i], &results[n], scale_of(&results[n]) };
         n++;
         if (reproduce_chosen(a, &a->recipe[i]))
             rc = kvl_reproduced_print(&done[n - 1], stdout, err);
@@ -275,7 +283,7 @@ static int reproduce_all(struct reproduce *a, struct kvl_err *err)
 
 int cmd_reproduce(int argc, char **argv, struct kvl_err *err)
 {
-    struct reproduce a = { .out = "out/reproduce" };
+    struct reproduce a = { .out = "out/reproduce", .scale = KVL_N_SCALES };
     char folder[1200], model[1300], home[1200];
     bool done;
     KVL_TRY(kvl_args_parse(&reproduce_argp, argc, argv, &a, &done, err));
@@ -286,11 +294,12 @@ int cmd_reproduce(int argc, char **argv, struct kvl_err *err)
     if (rc == KVL_OK && !a.n_names && !a.all) {
         rc = reproduce_list(&a);
     } else if (rc == KVL_OK) {
-        if (!a.model && a.paper)
-            rc = kvl_fail(err, KVL_EINVAL,
-                          "--scale paper wants --model: the model that ships is small");
+        if (a.scale == KVL_N_SCALES) a.scale = a.model ? KVL_SCALE_PAPER : KVL_SCALE_SMALL;
+        if (!a.model && a.scale != KVL_SCALE_SMALL)
+            rc =
+                kvl_fail(err, KVL_EINVAL, "--scale %s wants --model: the model that ships is small",
+                         kvl_scale_names[a.scale]);
         if (!a.model && rc == KVL_OK) {
-            a.small = true; /* the model that ships is small */
             rc = kvl_home("datasets/model", "kvlab-small.gguf", home, sizeof home, err);
             snprintf(model, sizeof model, "%s/kvlab-small.gguf", home);
             a.model = model;

@@ -391,7 +391,8 @@ static int sweep_print_time(struct sweep *w, const struct kvl_runner *r)
     if (!known && !plugin && !w->a->quiet) {
         fprintf(stderr,
                 "kvlab: the log has no answers of all policies yet: one context of each task "
-                "is run for its times\n");
+                "is run for its times, %d s at most\n",
+                KVL_CALIBRATE_S);
         rc = kvl_calibrate(r, &rates, &whole, &why);
     }
     if (rc == KVL_ESTOP)

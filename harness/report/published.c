@@ -350,6 +350,82 @@ void kvl_published_free(struct kvl_published *p, size_t n)
     kvl_free(p);
 }
 
+/* ---- scales ---------------------------------------------------------------------------------- */
+
+const char *const kvl_scale_names[KVL_N_SCALES] = { "paper", "small", "real" };
+
+/* The line of the small sweep that names its tasks, up to its end; NULL: it only times. */
+static const char *tasks_line(const struct kvl_published *p)
+{
+    const char *at = strstr(p->small, "tasks: [");
+    return at && (at == p->small || at[-1] == '\n') ? at : NULL;
+}
+
+static bool line_has(const char *line, const char *word)
+{
+    const char *at = strstr(line, word);
+    return at && at < line + strcspn(line, "\n");
+}
+
+/* Whether the list on the line has two entries or more. */
+static bool several(const char *line)
+{
+    int32_t depth = 0;
+    for (const char *at = line; *at && *at != '\n'; at++) {
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+        if (*at == ',' && depth == 1) return true;
+    }
+    return false;
+}
+
+/* What a real model is asked instead; NULL: the same.  A single task is the paper's own, and so are those that series
+ * name; several stand for a benchmark, as well as they were within reach of the model that ships. */
+static const char *real_tasks(const struct kvl_published *p)
+{
+    const char *line = tasks_line(p);
+    if (!line) return NULL;
+    if (line_has(line, "perplexity"))
+        return "tasks: [{task: perplexity, mode: decode, tokens: 256, text: \"{data}\"}]";
+    for (size_t i = 0; i < p->n_series; i++)
+        if (p->series[i].task) return NULL;
+    return several(line) ? "tasks: [{preset: small}]" : NULL;
+}
+
+bool kvl_published_wants_data(const struct kvl_published *p, enum kvl_scale scale)
+{
+    const char *tasks = scale == KVL_SCALE_REAL ? real_tasks(p) : NULL;
+    return p->data && (scale == KVL_SCALE_PAPER || (tasks && strstr(tasks, "{data}")));
+}
+
+static void write_text(const char *text, size_t n, const char *data, FILE *out)
+{
+    static const char word[] = "{data}";
+    const size_t len = sizeof word - 1;
+    for (const char *s = text; s < text + n;) {
+        bool is_data = data && !strncmp(s, word, len);
+        if (is_data)
+            fputs(data, out);
+        else
+            fputc(*s, out);
+        s += is_data ? len : 1;
+    }
+}
+
+void kvl_published_write(const struct kvl_published *p, enum kvl_scale scale, const char *data,
+                         FILE *out)
+{
+    const char *text = scale == KVL_SCALE_PAPER ? p->sweep : p->small;
+    const char *tasks = scale == KVL_SCALE_REAL ? real_tasks(p) : NULL;
+    if (tasks) {
+        const char *line = tasks_line(p);
+        write_text(text, (size_t)(line - text), data, out);
+        write_text(tasks, strlen(tasks), data, out);
+        text = line + strcspn(line, "\n");
+    }
+    write_text(text, strlen(text), data, out);
+}
+
 /* ---- our numbers ----------------------------------------------------------------------------- */
 
 double kvl_published_our_x(const struct kvl_published *p, const struct kvl_published_series *s,

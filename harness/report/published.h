@@ -15,7 +15,8 @@
  *       # count, where not all do; small_budget in place of budget on the small scale
  *   expect: "One sentence on the shape."
  *   sweep: |                       # a sweep (or analysis) of the paper's settings; {data} is --data
- *   small: |                       # the same on a small model; minutes on two cores
+ *   small: |                       # the same on a small model; minutes on two cores.  A real model (--scale real) gets other
+ *                                  # tasks where several stand for a benchmark, and real text for perplexity
  *   small_x: [8, 16]               # what stands there for the paper's x; absent: the same
  *   figures: [top10_budget]        # figures of `kvlab plot` beside the chart
  *   analysis: true                 # the texts are for kvlab analyze
@@ -29,7 +30,12 @@
 #include "results.h"
 #include "yamldoc.h"
 
+#include <stdio.h>
+
 enum { KVL_PUBLISHED_X = 16, KVL_PUBLISHED_SERIES = 16, KVL_PUBLISHED_SETUP = 24 };
+
+enum kvl_scale { KVL_SCALE_PAPER, KVL_SCALE_SMALL, KVL_SCALE_REAL, KVL_N_SCALES };
+extern const char *const kvl_scale_names[KVL_N_SCALES]; /* "paper", ... */
 
 enum kvl_published_x { KVL_X_BUDGET, KVL_X_SHARE, KVL_X_LENGTH };
 
@@ -73,6 +79,12 @@ struct kvl_published {
 int kvl_published_load(const char *folder, struct kvl_published **out, size_t *n,
                        struct kvl_err *err);
 void kvl_published_free(struct kvl_published *p, size_t n);
+
+/* Whether the recipe wants --data at that scale. */
+bool kvl_published_wants_data(const struct kvl_published *p, enum kvl_scale scale);
+/* Writes the sweep or analysis of that scale; data NULL: {data} stays as it stands. */
+void kvl_published_write(const struct kvl_published *p, enum kvl_scale scale, const char *data,
+                         FILE *out);
 
 /* The x of our run that stands for the i-th of a series. */
 double kvl_published_our_x(const struct kvl_published *p, const struct kvl_published_series *s,

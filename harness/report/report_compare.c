@@ -69,6 +69,7 @@ static double by_value(const struct kvl_result *x)
 
 /* A block: its rows are runs of row[0 .. n) that differ in the key alone. */
 struct by_block {
+    const struct kvl_results *results;
     const struct kvl_result **row, **column;
     size_t n, n_columns;
     unsigned key;
@@ -105,6 +106,58 @@ static int by_print(struct by_block *b, char (*name)[BY_NAME], struct kvl_column
     return rc;
 }
 
+enum { BY_QUARTERS = 4 };
+
+/* Right answers in percent by the quarter of the context that their evidence lies in; NaN: none lies there. */
+static bool by_quarters_of(const struct kvl_results *r, const struct kvl_result *x,
+                           double right[BY_QUARTERS], double n[BY_QUARTERS])
+{
+    size_t count;
+    const struct kvl_result_sample *s = kvl_result_samples(r, x, &count);
+    bool any = false;
+    for (int q = 0; q < BY_QUARTERS; q++) right[q] = n[q] = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!(s[i].depth >= 0) || isnan(s[i].official)) continue;
+        int q = KVL_MIN((int)(s[i].depth * BY_QUARTERS), BY_QUARTERS - 1);
+        right[q] += 100 * s[i].official;
+        n[q]++;
+        any = true;
+    }
+    for (int q = 0; q < BY_QUARTERS; q++) right[q] = n[q] > 0 ? right[q] / n[q] : KVL_NAN;
+    return any;
+}
+
+/* Needles at random depths have no cells of their own: a column per quarter. */
+static int by_quarters(const struct by_block *b, FILE *out, struct kvl_err *err)
+{
+    static const struct kvl_column column[] = { { "policy", true },    { "budget", false },
+                                                { "0..25 %", false },  { "25..50 %", false },
+                                                { "50..75 %", false }, { "75..100 %", false },
+                                                { "n", true } };
+    struct kvl_table t = { .form = b->form,
+                           .column = column,
+                           .n_columns = sizeof column / sizeof column[0] };
+    for (size_t i = 0; i < b->n; i++) {
+        double right[BY_QUARTERS], n[BY_QUARTERS];
+        by_quarters_of(b->results, b->row[i], right, n);
+        kvl_table_add(&t, "%s%s", b->row[i]->label, b->row[i]->stale ? " *" : "");
+        kvl_table_add(&t, "%s", compare_budget(b->row[i]));
+        for (int q = 0; q < BY_QUARTERS; q++) kvl_table_number(&t, right[q], 1);
+        kvl_table_add(&t, "%.0f, %.0f, %.0f, %.0f", n[0], n[1], n[2], n[3]);
+    }
+    int rc = kvl_table_print(&t, 2, out, err);
+    kvl_table_free(&t);
+    fputc('\n', out);
+    return rc;
+}
+
+static bool by_has_quarters(const struct by_block *b)
+{
+    double right[BY_QUARTERS], n[BY_QUARTERS];
+    return b->key == KVL_BLOCK_DEPTH && b->n_columns == 1 && isnan(b->column[0]->depth) &&
+           by_quarters_of(b->results, b->row[0], right, n);
+}
+
 static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
 {
     b->column = kvl_alloc(b->n, sizeof *b->column);
@@ -122,7 +175,7 @@ static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)
         const char *mark = kvl_report_mark(b->form);
         if (b->row[0]->is_text) fprintf(out, "%sPerplexity.\n", mark);
         kvl_report_block(b->row[0], b->key, b->form, out);
-        rc = by_print(b, name, column, out, err);
+        rc = by_has_quarters(b) ? by_quarters(b, out, err) : by_print(b, name, column, out, err);
     }
     kvl_free(b->column);
     kvl_free(name);
@@ -146,7 +199,9 @@ int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_
     int rc = KVL_OK;
     for (size_t i = 0, end; i < n && rc == KVL_OK; i = end) {
         for (end = i; end < n && kvl_result_block_cmp(row[i], row[end], mask) == 0;) end++;
-        struct by_block b = { .row = row + i, .n = end - i, .key = mask, .form = form };
+        struct by_block b = {
+            .results = r, .row = row + i, .n = end - i, .key = mask, .form = form
+        };
         rc = by_block(&b, out, err);
     }
     kvl_free(row);

@@ -6,9 +6,21 @@
 #include "text_table.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { COLORS = 8 };
+
+/* Not the paper's: the shape alone compares. */
+static bool is_small(const struct kvl_reproduced *r)
+{
+    return r->scale != KVL_SCALE_PAPER;
+}
+
+static const char *scale_name(const struct kvl_reproduced *r)
+{
+    return r->scale == KVL_SCALE_REAL ? "Small scale, real model" : "Small scale";
+}
 
 static const char *x_name(const struct kvl_published *p)
 {
@@ -27,7 +39,7 @@ static bool same(double a, double b)
 static void x_text(const struct kvl_reproduced *r, const struct kvl_published_series *s, size_t i,
                    char out[64])
 {
-    double ours = kvl_published_our_x(r->published, s, i, r->small);
+    double ours = kvl_published_our_x(r->published, s, i, is_small(r));
     if (same(ours, s->x[i]))
         snprintf(out, 64, "%.7g", s->x[i]);
     else
@@ -80,7 +92,7 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
                                          { "from", false },   { "to", false },
                                          { "differs", false } };
     struct kvl_table t = { .column = column,
-                           .n_columns = sizeof column / sizeof column[0] - r->small };
+                           .n_columns = sizeof column / sizeof column[0] - is_small(r) };
     struct kvl_buf tasks = { 0 };
     fprintf(out, "%s  %s, %s: %s%s%s\n", p->id, p->paper, p->where, p->title,
             p->measure ? ", " : "", p->measure ? p->measure->label : "");
@@ -89,7 +101,8 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
             char x[64];
             double theirs = p->series[s].y[i];
             int decimals = p->measure->decimals;
-            struct kvl_interval v = kvl_published_ours(p, &p->series[s], i, r->small, r->results);
+            struct kvl_interval v =
+                kvl_published_ours(p, &p->series[s], i, is_small(r), r->results);
             x_text(r, &p->series[s], i, x);
             kvl_table_add(&t, "%s", p->series[s].name);
             kvl_table_add(&t, "%s", x);
@@ -98,15 +111,15 @@ int kvl_reproduced_print(const struct kvl_reproduced *r, FILE *out, struct kvl_e
             int span = kvl_span_decimals(v.lo, v.hi, decimals);
             kvl_table_number(&t, v.lo, span);
             kvl_table_number(&t, v.hi, span);
-            if (!r->small) kvl_table_number(&t, v.mean - theirs, decimals);
+            if (!is_small(r)) kvl_table_number(&t, v.mean - theirs, decimals);
         }
     int rc = p->n_series ? kvl_table_print(&t, 2, out, err) : KVL_OK;
     kvl_table_free(&t);
     fprintf(out, "  The paper's shape: %s\n", p->expect);
     if (rc == KVL_OK && other_tasks(r, &tasks) != KVL_OK)
         rc = kvl_fail(err, KVL_ENOMEM, "out of memory");
-    if (rc == KVL_OK && r->small) {
-        fputs("  Small scale: ", out);
+    if (rc == KVL_OK && is_small(r)) {
+        fprintf(out, "  %s: ", scale_name(r));
         scale_note(tasks.data, KVL_SHOW_TEXT, out);
         fputc('\n', out);
     }
@@ -150,7 +163,7 @@ static struct scale scale_of(const struct kvl_reproduced *r)
         for (size_t i = 0; i < p->series[s].n; i++) {
             scale_x(&a, p->series[s].x[i]);
             scale_y(&a, p->series[s].y[i]);
-            scale_y(&a, kvl_published_ours(p, &p->series[s], i, r->small, r->results).mean);
+            scale_y(&a, kvl_published_ours(p, &p->series[s], i, is_small(r), r->results).mean);
         }
     a.log = a.lo > 0 && a.hi > 60 * a.lo && !p->measure->pools;
     if (!a.log) a.lo = 0;
@@ -225,7 +238,7 @@ static void chart_line(const struct kvl_reproduced *r, const struct scale *a, si
     const struct kvl_published_series *s = &r->published->series[serie];
     struct kvl_interval v[KVL_PUBLISHED_X];
     for (size_t i = 0; i < s->n; i++)
-        v[i] = ours ? kvl_published_ours(r->published, s, i, r->small, r->results)
+        v[i] = ours ? kvl_published_ours(r->published, s, i, is_small(r), r->results)
                     : (struct kvl_interval){ s->y[i], KVL_NAN, KVL_NAN };
     fprintf(out, "<g class=\"serie c%zu %s\" data-serie=\"%zu\"><polyline points=\"",
             serie % COLORS, ours ? "ours" : "theirs", serie);
@@ -254,7 +267,7 @@ static void chart(const struct kvl_reproduced *r, FILE *out)
         out,
         "<figure class=chart><figcaption>Dashed, hollow: published.  Solid: kvlab%s</figcaption>"
         "<svg viewBox=\"0 0 %d %d\" role=img>\n",
-        r->small ? ", small scale: the shape only" : "", WIDTH, HEIGHT);
+        is_small(r) ? ", small scale: the shape only" : "", WIDTH, HEIGHT);
     chart_axes(r, &a, out);
     for (size_t s = 0; s < p->n_series; s++) {
         chart_line(r, &a, s, false, out);
@@ -279,11 +292,12 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
         out,
         "<div class=wide><table><thead><tr><th>series</th><th>%s</th><th>theirs</th><th>ours</th>"
         "<th>from – to</th>%s</tr></thead><tbody>\n",
-        x_name(p), r->small ? "" : "<th>difference</th>");
+        x_name(p), is_small(r) ? "" : "<th>difference</th>");
     for (size_t s = 0; s < p->n_series; s++)
         for (size_t i = 0; i < p->series[s].n; i++) {
             char x[64];
-            struct kvl_interval v = kvl_published_ours(p, &p->series[s], i, r->small, r->results);
+            struct kvl_interval v =
+                kvl_published_ours(p, &p->series[s], i, is_small(r), r->results);
             x_text(r, &p->series[s], i, x);
             fputs("<tr><th scope=row class=name>", out);
             kvl_page_text(out, p->series[s].name);
@@ -295,7 +309,7 @@ static void number_table(const struct kvl_reproduced *r, FILE *out)
             else
                 fprintf(out, "<td>%.*f–%.*f</td>", kvl_span_decimals(v.lo, v.hi, decimals), v.lo,
                         kvl_span_decimals(v.lo, v.hi, decimals), v.hi);
-            if (!r->small) kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
+            if (!is_small(r)) kvl_page_number(out, v.mean - p->series[s].y[i], decimals);
             fputs("</tr>\n", out);
         }
     fputs("</tbody></table></div>\n", out);
@@ -308,6 +322,16 @@ static void setting(FILE *out, const char *name, const char *text)
     fputs("</dt><dd>", out);
     kvl_page_text(out, text);
     fputs("</dd>\n", out);
+}
+
+static void settings_sweep(const struct kvl_reproduced *r, FILE *out)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (f) kvl_published_write(r->published, r->scale, NULL, f);
+    if (f && fclose(f) == 0) kvl_page_text(out, text);
+    free(text);
 }
 
 /* Theirs as the paper says, ours as the sweep says: a reader sees every setting that differs. */
@@ -325,14 +349,14 @@ static void settings(const struct kvl_reproduced *r, FILE *out)
     setting(out, "keys and values in", kvl_json_text(run, "store.kv_type"));
     setting(out, "build", kvl_json_text(run, "kvlab.git"));
     fputs("</dl><pre>", out);
-    kvl_page_text(out, r->small ? p->small : p->sweep);
+    settings_sweep(r, out);
     fputs("</pre></details>\n", out);
 }
 
 static void scale_page(const struct kvl_reproduced *r, FILE *out)
 {
     struct kvl_buf tasks = { 0 };
-    fputs("<p class=note>Small scale.  ", out);
+    fprintf(out, "<p class=note>%s.  ", scale_name(r));
     if (other_tasks(r, &tasks) == KVL_OK) scale_note(tasks.data, KVL_SHOW_HTML, out);
     fputs("</p>\n", out);
     kvl_buf_free(&tasks);
@@ -357,7 +381,7 @@ static void section(const struct kvl_reproduced *r, FILE *out)
     fputs(".  The paper's shape: ", out);
     kvl_page_text(out, p->expect);
     fputs("</p>\n", out);
-    if (r->small) scale_page(r, out);
+    if (is_small(r)) scale_page(r, out);
     if (p->n_series) chart(r, out);
     if (p->n_series) number_table(r, out);
     if (p->note) {

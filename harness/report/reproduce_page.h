@@ -10,7 +10,7 @@
 struct kvl_reproduced {
     const struct kvl_published *published;
     const struct kvl_results *results;
-    bool small;
+    enum kvl_scale scale;
 };
 
 /* Per series and x: theirs, ours, interval, difference. */

@@ -83,6 +83,7 @@ static int load_sample(struct loader *l, const json_t *record, struct kvl_err *e
         .strict = failed ? KVL_NAN : kvl_json_number(record, "strict"),
         .nll = failed ? KVL_NAN : kvl_json_number(record, "nll_mean"),
         .recall = failed ? KVL_NAN : kvl_json_number(record, "recall"),
+        .depth = kvl_json_number(record, "depth"),
         .retrieved = KVL_NAN,
         .prompt = strtoull(kvl_json_text(record, "prompt_hash"), NULL, 16),
         .error = error,

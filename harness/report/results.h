@@ -83,6 +83,7 @@ struct kvl_result_sample {
     double official, strict; /* NaN when it failed */
     double nll;              /* of a text; NaN when it failed or is none */
     double recall;           /* best layer; NaN when it is not known */
+    double depth;            /* of the evidence, 0 to 1; NaN when it is not known */
     double retrieved;        /* of retrieving lanes, likewise: kvl_results_load_lanes alone */
     uint64_t prompt;         /* hash of the tokens of the prompt; 0: an older log */
     const char *error;       /* why it failed, a key of `failures`; NULL when it did not */

@@ -3,13 +3,24 @@
 
 #include "worker.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
-/* The lengths at most.  After so many seconds no further context begins, and a second length only
- * where it is done within them, as the first one tells. */
-enum { CALIBRATE_BUDGETS = 3, CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096, CALIBRATE_S = 120 };
+/* The lengths at most.  A second length begins only where it is done in time, as the first one tells. */
+enum { CALIBRATE_BUDGETS = 3, CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096 };
+
+/* What stops the little sweep: a signal, or that its time is over.  Its runner polls `stop` alone. */
+struct calibrate_watch {
+    const volatile int *signal;
+    volatile int stop;
+    volatile bool ended; /* the little sweep is */
+    uint64_t until_ns;
+    pthread_t thread;
+};
 
 struct calibration {
     struct kvl_sweep s; /* a copy: what it points to is the sweep's */
@@ -20,10 +31,25 @@ struct calibration {
     struct kvl_state state;
     struct kvl_run_info info;
     struct kvl_runner r;
+    struct calibrate_watch watch;
     uint64_t t0;
-    bool cut; /* some context of the first length was not begun */
+    bool cut; /* of the first length something was not run */
     struct kvl_err *err;
 };
+
+static void calibrate_look(struct calibrate_watch *w)
+{
+    bool over = kvl_now_ns() >= w->until_ns;
+    if (*w->signal || over) w->stop = *w->signal ? *w->signal : SIGALRM;
+}
+
+static void *calibrate_watch(void *user)
+{
+    const struct timespec nap = { .tv_nsec = 50 * 1000 * 1000 };
+    struct calibrate_watch *w = user;
+    for (; !w->ended && !w->stop; calibrate_look(w)) nanosleep(&nap, NULL);
+    return NULL;
+}
 
 static void calibrate_lengths(const struct kvl_sweep *s, int32_t *shortest, int32_t *longest)
 {
@@ -42,7 +68,7 @@ static void calibrate_asked(struct kvl_sweep *s)
     if (s->lengths.n == 0) s->lengths = s->speed.lengths;
     if (s->policies.n == 0) s->policies = s->speed.policies;
     if (s->budgets.n == 0) s->budgets = s->speed.budgets;
-    s->contexts = 1;
+    s->contexts = s->questions = 1;
     s->speed.on = false;
     s->quality.questions = 0;
 }
@@ -91,13 +117,35 @@ static int calibrate_run(struct calibration *c, bool longer)
         const struct kvl_group *g = &c->work->group[i];
         bool is_longer = g->length != c->length[0];
         if (is_longer != longer || (longer && g->task != c->work->group[0].task)) continue;
-        if (calibrate_s(c) >= CALIBRATE_S) {
-            c->cut |= !longer;
-            break;
-        }
         int one = kvl_runner_answer(&c->r, g, 0, c->err);
+        c->cut |= one == KVL_ESTOP && !longer;
         if (one == KVL_ESTOP) return one;
         if (one != KVL_OK) rc = one;
+    }
+    return rc;
+}
+
+static int calibrate_lengths_in_turn(struct calibration *c)
+{
+    int rc = calibrate_run(c, false);
+    double s = calibrate_s(c) * c->length[1] / c->length[0];
+    return rc == KVL_OK && s < KVL_CALIBRATE_S ? calibrate_run(c, true) : rc;
+}
+
+/* What there is when the time is over is what there is: no error. */
+static int calibrate_in_time(struct calibration *c)
+{
+    struct calibrate_watch *w = &c->watch;
+    w->until_ns = c->t0 + (uint64_t)KVL_CALIBRATE_S * 1000000000u;
+    calibrate_look(w);
+    if (pthread_create(&w->thread, NULL, calibrate_watch, w) != 0)
+        return kvl_fail(c->err, KVL_ENOMEM, "no thread for the time of a context");
+    int rc = calibrate_lengths_in_turn(c);
+    w->ended = true;
+    pthread_join(w->thread, NULL);
+    if (rc == KVL_ESTOP && !*w->signal) {
+        kvl_err_clear(c->err);
+        return KVL_OK;
     }
     return rc;
 }
@@ -108,9 +156,7 @@ static int calibrate_all(struct calibration *c)
     KVL_TRY(kvl_runner_open(&c->r, c->err));
     c->info.store = kvl_store_desc(kvl_engine_store(c->r.engine));
     kvl_ops_set_threads(c->r.jobs.threads);
-    int rc = calibrate_run(c, false);
-    double s = calibrate_s(c) * c->length[1] / c->length[0];
-    if (rc == KVL_OK && s < CALIBRATE_S) rc = calibrate_run(c, true);
+    int rc = calibrate_in_time(c);
     kvl_ops_set_threads(c->r.info->threads);
     kvl_runner_close(&c->r);
     return rc;
@@ -142,12 +188,12 @@ static int calibrate_log(struct calibration *c)
 int kvl_calibrate(const struct kvl_runner *like, struct kvl_rates *rates, bool *whole,
                   struct kvl_err *err)
 {
-    struct calibration c = { .info = *like->info, .err = err };
+    struct calibration c = { .info = *like->info, .watch = { .signal = like->stop }, .err = err };
     int rc = calibrate_plan(&c, like);
     c.r = (struct kvl_runner){ .work = c.work,
                                .state = &c.state,
                                .info = &c.info,
-                               .stop = like->stop,
+                               .stop = &c.watch.stop,
                                .allow_overlong = like->allow_overlong,
                                .jobs = { .n = 1, .threads = like->jobs.threads } };
     c.r.progress.quiet = true;

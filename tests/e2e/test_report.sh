@@ -164,6 +164,19 @@ want=$(jq -r 'select(.kind=="cell" and .task=="kv_retrieval" and .protocol=="que
     and .policy=="oracle" and .budget=="64") | .official.p' log.jsonl | awk '{ printf " +%.1f", 100 * $1 }')
 contains "the row of oracle 64" "^  oracle +64$want\$" by
 
+# Needles at random depths: right answers by the quarter that they lie in.
+cell='.task == "passkey" and .protocol == "question_in_prefill" and .length_tok == 4096 and .policy == "quest" and .budget == "128"'
+id=$(jq -r "select(.kind == \"cell\" and $cell) | .cell" log.jsonl)
+fake_log 'if .kind == "sample" then .depth = (.context * 2 + .question) / 11 else . end' > deep.jsonl
+zst deep.zst < deep.jsonl
+"$program" report deep.zst --by depth > by
+contains "a column per quarter" '^  policy +budget +0..25 % +25..50 % +50..75 % +75..100 % +n *$' by
+want=$(jq -rs --arg id "$id" '[.[] | select(.kind == "sample" and .cell == $id)] | group_by(.depth * 4 | floor)
+    | (map(" +\(map(.official) | 1000 * add / length | round / 10 | tostring | if test("[.]") then . else . + ".0" end)") | add) + " +"
+        + (map(length | tostring) | join(", "))' deep.jsonl)
+sed -n '/passkey  question_in_prefill  4096/,/^$/p' by > block
+contains "quarters of quest 128" "^  quest +128$want *\$" block
+
 # The summary tells speed and bytes of one length for all rows, '-' where a row has none of it.
 fake_cells 'if .policy == "snapkv" and .length_tok == 16384 then empty else . end' | zst short.zst
 "$program" report short.zst --summary > summary

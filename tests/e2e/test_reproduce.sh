@@ -28,7 +28,7 @@ for file in "$sources"/harness/reproduce/*.yaml; do
     contains "the list" "^  $(basename "$file" .yaml) " list
 done
 refused 2 'did you mean "quest.fig4"' quest.fig44
-refused 2 '--scale big: want paper or small' quest.fig4 --scale big
+refused 2 '--scale big: want paper, small or real' quest.fig4 --scale big
 refused 2 '--scale paper wants --model' quest.fig4 --scale paper
 # Data that a recipe needs is asked for by name, and the others run on.
 refused 2 '1 recipe did not run' quest.fig6 --scale paper --out data -m "$sources/datasets/model/kvlab-tiny.gguf"
@@ -36,6 +36,23 @@ contains "what is missing" 'quest.fig6: wants --data: a plain text' err
 
 # Every sweep of the small scale is one that the program takes.
 "$program" reproduce --all --scale small --dry-run --out dry > out 2> err || fail "$(grep -v ' %' err | head -3)"
+
+# A real model is asked the paper's own task where there is one, what stands for a benchmark otherwise, and reads real text.
+model=$sources/datasets/model/kvlab-small.gguf
+refused 2 '--scale real wants --model' quest.fig4 --scale real
+refused 2 '1 recipe did not run' h2o.perplexity --scale real -m "$model" --out real
+contains "what is missing" 'h2o.perplexity: wants --data: a plain text' err
+"$program" reproduce h2o.perplexity snapkv.qasper h2o.long quest.fig6 omnikv.fig1a --scale real -m "$model" --data "$sources/README.md" \
+    --dry-run --out real > out 2> err || fail "$(tail -1 err)"
+contains "real text" "^tasks: .*mode: decode, tokens: 256, text: \"$sources/README.md\"" real/h2o.perplexity.yaml
+contains "stand-ins" '^tasks: \[\{preset: small\}\]$' real/snapkv.qasper.yaml
+contains "stand-ins of an analysis" '^tasks: \[\{preset: small\}\]$' real/omnikv.fig1a.yaml
+contains "tasks of the paper" '^tasks: \[passkey, needle\]$' real/h2o.long.yaml
+contains "all else" '^budgets: \[256, 512\]$' real/snapkv.qasper.yaml
+"$program" reproduce snapkv.qasper --scale real -m "$model" --contexts 1 --set questions=1 --set 'budgets=[256]' --out real > out 2> err ||
+    fail "$(tail -1 err)"
+contains "the scale" 'Small scale, real model: Another task ran' out
+contains "the page shows what ran" 'preset: small' real/index.html
 
 # ---- one, run ------------------------------------------------------------------------------------
 "$program" reproduce llama_cpp.cache --out new > out 2> err || fail "$(tail -1 err)"

@@ -143,15 +143,14 @@ static void test_all(void **state)
         assert_int_equal(n_rates(&rates, &task[i], 320, true), longer ? 4 : 0);
     }
     assert_int_equal(rates.n, 15);
-    for (size_t i = 0; i < rates.n; i++) /* of one context */
-        assert_true(rates.rate[i].n == (rates.rate[i].policy ? 2.0 : 1.0));
+    for (size_t i = 0; i < rates.n; i++) assert_true(rates.rate[i].n == 1.0); /* one question */
     assert_true(kvl_rates_know(&rates, &x->r));
     assert_true(kvl_rates_left(&rates, &x->r).ns > 0.0);
     assert_int_equal(n_left(x), 2 * 2 * 4 * 3 * 2);
     kvl_rates_free(&rates);
 }
 
-/* After two minutes no further context begins, and that is told. */
+/* When the time is over it ends, amid its first context too; what there is then is no error, but told. */
 static void test_slow(void **state)
 {
     struct sweep *x = *state;
@@ -159,12 +158,10 @@ static void test_slow(void **state)
     struct kvl_err err = { 0 };
     bool whole = true;
     if (!x) skip();
-    clock_tick_ns = 70000000000u;
+    clock_tick_ns = (uint64_t)KVL_CALIBRATE_S * 1000000000u;
     if (kvl_calibrate(&x->r, &rates, &whole, &err) != KVL_OK) fail_msg("%s", err.msg);
     assert_false(whole);
-    assert_int_equal(rates.n, n_rates(&rates, &x->s.tasks.v[0], 256, false) +
-                                  n_rates(&rates, &x->s.tasks.v[0], 256, true));
-    assert_int_equal(rates.n, 5);
+    assert_int_equal(rates.n, 0);
     kvl_rates_free(&rates);
 }
 
