@@ -24,6 +24,8 @@
 #include <math.h>
 #include <string.h>
 
+enum { RETRO_AHEAD = 8 }; /* clusters that are asked for before their turn */
+
 struct retro_opts {
     int32_t sink, local, segment, update, per_cluster, iters;
     double retrieve, estimate, cache;
@@ -230,6 +232,7 @@ static int retro_estimate(const struct kvl_pctx *ctx, const struct retro_step *t
     size_t dim = (size_t)ctx->shape->head_dim, n_clusters = (size_t)t->x.n_clusters;
     for (int32_t i = 0; i < n; i++) {
         int32_t cluster = t->best[taken + i];
+        if (i + RETRO_AHEAD < n) kvl_cluster_ask(&t->rows, h, t->best[taken + i + RETRO_AHEAD]);
         float log_size = logf((float)kvl_cluster_size(&t->rows, h, cluster));
         for (int32_t g = 0; g < group; g++)
             t->part[g * n + i] =

@@ -146,6 +146,12 @@ int32_t kvl_cluster_size(const struct kvl_cluster_rows *rows, int32_t kv_head, i
     return ((const int32_t *)kvl_table_row(&rows->spans, kv_head, cluster))[1];
 }
 
+void kvl_cluster_ask(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster)
+{
+    const float *value = kvl_table_row(&rows->values, kv_head, cluster);
+    for (int32_t c = 0; c < rows->values.row_elems; c += 16) __builtin_prefetch(value + c);
+}
+
 /* Rows of one number each, side by side in each of the two pieces of a table. */
 void kvl_cluster_tokens(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster,
                         int32_t *pos)

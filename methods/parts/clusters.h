@@ -39,6 +39,8 @@ struct kvl_cluster_rows {
 int kvl_clusters_read(const struct kvl_pctx *ctx, const struct kvl_clusters *c, int32_t layer,
                       int32_t n, int32_t n_tok, struct kvl_cluster_rows *out);
 int32_t kvl_cluster_size(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster);
+/* Its mean value will be read: clusters lie apart, and the processor does not guess them. */
+void kvl_cluster_ask(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster);
 /* pos [size]: its positions, ascending. */
 void kvl_cluster_tokens(const struct kvl_cluster_rows *rows, int32_t kv_head, int32_t cluster,
                         int32_t *pos);

@@ -332,6 +332,29 @@ static float topk_value(struct kvl_rng *r, int32_t kind)
     return kvl_bits_f32(0x3f800000u + kvl_rng_below(r, 3000));
 }
 
+/* Long rows of which a sample tells little: ascending, descending, all but a few the same, what every sixteenth or so has,
+ * and all but one of every block the smallest. */
+static void body_topk_long(struct kvl_rng *r)
+{
+    for (int32_t i = 0; i < 60; i++) {
+        int32_t n = UT_PICK(r, 1023, 1024, 1500, 8192, 20001, 70000), any = ut_between(r, 0, n);
+        int32_t k = UT_PICK(r, 1, n / 8, n - 1, any);
+        float *x = ut_alloc((size_t)n, sizeof *x);
+        for (int32_t j = 0; j < n; j++) {
+            const float u = (float)kvl_rng_f64(r);
+            const float value[] = { (float)j,
+                                    (float)-j / 3,
+                                    u < 0.001f ? u : 0.5f,
+                                    (float)(j % 16 == j / 16 % 16) + u / 4,
+                                    j % 512 == 7 ? u : -INFINITY,
+                                    u };
+            x[j] = value[i % 6];
+        }
+        ut_compare_topk(x, (size_t)n, 1, n, k);
+        kvl_free(x);
+    }
+}
+
 static void body_topk(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 80; i++) {
@@ -357,6 +380,7 @@ static void test_topk(void **state)
 {
     (void)state;
     ut_each_isa(body_topk);
+    ut_each_isa(body_topk_long);
 }
 
 static void test_topk_nan(void **state)

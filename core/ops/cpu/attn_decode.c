@@ -36,9 +36,8 @@ static int32_t attend_job_spans(const struct kvl_attn_job *job)
 /* Floats of one span's result: max, sum, and the weighted values, by head. */
 static size_t attend_result(const struct attend *t, const struct kvl_attn_job *job)
 {
-    size_t n_heads = (size_t)kvl_span_heads(job->n_heads);
-    size_t pad = t->values ? kvl_span_pad(t->a->head_dim) : 0;
-    return (n_heads * (2 + pad) + 15) / 16 * 16;
+    size_t n_heads = (size_t)kvl_span_heads(job->n_heads), pad = kvl_span_pad(t->a->head_dim);
+    return t->values ? (n_heads * (2 + pad) + 15) / 16 * 16 : 0;
 }
 
 size_t kvl_span_scratch(int32_t n_heads, int32_t head_dim)
@@ -77,33 +76,35 @@ static void attend_cut(struct attend *t)
                                     .n = n,
                                     .run = run,
                                     .run_off = off,
-                                    .max = result,
-                                    .sum = result + kvl_span_heads(job->n_heads),
                                     .rope = t->rope,
                                     .next = s + 1 < t->spans + t->n_spans ? s + 1 : NULL };
-            if (t->values) s->acc = result + 2 * (size_t)kvl_span_heads(job->n_heads);
+            if (t->values) {
+                s->max = result;
+                s->sum = result + kvl_span_heads(job->n_heads);
+                s->acc = result + 2 * (size_t)kvl_span_heads(job->n_heads);
+            }
             result += attend_result(t, job);
             attend_skip(job, &run, &off, n);
         }
     }
 }
 
-/* Merges the spans of one head; weight [n_spans] is room for their weights. */
+/* Merges the spans of one head. */
 static float attend_merge_head(const struct attend *t, const struct kvl_span *s, int32_t n,
                                int32_t h, float *out)
 {
     float max = -INFINITY, sum = 0;
     size_t pad = kvl_span_pad(t->a->head_dim);
     for (int32_t i = 0; i < n; i++) max = KVL_MAX(max, s[i].max[h]);
-    for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] = 0;
+    for (int32_t c = 0; c < t->a->head_dim; c++) out[c] = 0;
     if (max == -INFINITY) return max;
     for (int32_t i = 0; i < n; i++) {
         const float w = expf(s[i].max[h] - max);
-        const float *acc = out ? s[i].acc + (size_t)h * pad : NULL; /* none without values */
+        const float *acc = s[i].acc + (size_t)h * pad;
         sum += w * s[i].sum[h];
-        for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] += w * acc[c];
+        for (int32_t c = 0; c < t->a->head_dim; c++) out[c] += w * acc[c];
     }
-    for (int32_t c = 0; out && c < t->a->head_dim; c++) out[c] /= sum;
+    for (int32_t c = 0; c < t->a->head_dim; c++) out[c] /= sum;
     return max + logf(sum);
 }
 
@@ -111,13 +112,35 @@ static void attend_merge_job(const struct attend *t, const struct kvl_attn_job *
                              const struct kvl_span *s)
 {
     for (int32_t h = 0; h < job->n_heads; h++) {
-        float *out = t->values ? job->out + (size_t)h * (size_t)t->a->head_dim : NULL;
+        float *out = job->out + (size_t)h * (size_t)t->a->head_dim;
         float lse = attend_merge_head(t, s, attend_job_spans(job), h, out);
         if (job->lse) job->lse[h] = lse;
         if (job->probs) /* logits so far */
             t->kern->exp_shift(job->probs + (size_t)h * (size_t)job->n_slots,
                                lse == -INFINITY ? 0 : lse, (size_t)job->n_slots);
     }
+}
+
+/* Without values: weights of one head, made of its logits once all of them are there.  The largest weight is one over the
+ * sum of exponentials. */
+static void attend_weigh(const struct attend *t, const struct kvl_attn_job *job, int32_t h)
+{
+    float *x = job->probs + (size_t)h * (size_t)job->n_slots;
+    float max = t->kern->row_max(x, job->n_slots);
+    if (max == -INFINITY)
+        memset(x, 0, (size_t)job->n_slots * sizeof *x);
+    else
+        t->kern->softmax_row(x, job->n_slots);
+    if (job->lse && max == -INFINITY) job->lse[h] = max;
+    if (job->lse && max > -INFINITY) job->lse[h] = max - logf(t->kern->row_max(x, job->n_slots));
+}
+
+/* Of all jobs, which have the same number of heads. */
+static void attend_weights(const struct attend *t)
+{
+    int32_t group = t->a->jobs->n_heads, n = t->a->n_jobs * group;
+#pragma omp parallel for schedule(static) num_threads(t->threads) if (t->threads > 1)
+    for (int32_t i = 0; i < n; i++) attend_weigh(t, &t->a->jobs[i / group], i % group);
 }
 
 /* Counts spans and memory; fills the table of angles. */
@@ -161,7 +184,8 @@ int kvl_cpu_attend(const struct kvl_attn_decode_args *a, bool values)
         t.kern->span(&t.spans[i]);
     }
     const struct kvl_span *s = t.spans;
-    for (int32_t j = 0; j < a->n_jobs; s += attend_job_spans(&a->jobs[j]), j++)
+    if (!values) attend_weights(&t);
+    for (int32_t j = 0; values && j < a->n_jobs; s += attend_job_spans(&a->jobs[j]), j++)
         attend_merge_job(&t, &a->jobs[j], s);
     return KVL_OK;
 }

@@ -2,6 +2,8 @@
  * sub-vector of a token.  Pieces of tokens are spread over threads. */
 #include "cpu.h"
 
+#include <string.h>
+
 enum {
     PQ_PIECE = 4096,
     PQ_HEADS = 4,
@@ -18,16 +20,43 @@ static inline void pq_sums(float *y, const float *table, const uint8_t *code, si
     }
 }
 
+typedef float pq_vec __attribute__((vector_size(16)));
+
 /* Four query heads at once: their entries of a code lie side by side, and one addition is of all of them.  The order of a
  * head's sum is the same. */
-static inline void pq_sums4(float *const *y, int32_t n_heads, float (*table)[PQ_HEADS],
+static inline pq_vec pq_sum4(const pq_vec *table, const uint8_t *code, size_t n_codes, size_t n_sub)
+{
+    pq_vec sum = { 0 };
+    for (size_t s = 0; s < n_sub; s++) sum += table[s * n_codes + code[s]];
+    return sum;
+}
+
+/* y[g] [i .. i + 3]: of the sums of four tokens, those of each head. */
+static inline void pq_store4(float *const *y, int32_t n_heads, int32_t i, const pq_vec *s)
+{
+    pq_vec a = __builtin_shufflevector(s[0], s[1], 0, 4, 1, 5);
+    pq_vec b = __builtin_shufflevector(s[2], s[3], 0, 4, 1, 5);
+    pq_vec c = __builtin_shufflevector(s[0], s[1], 2, 6, 3, 7);
+    pq_vec d = __builtin_shufflevector(s[2], s[3], 2, 6, 3, 7);
+    const pq_vec head[PQ_HEADS] = { __builtin_shufflevector(a, b, 0, 1, 4, 5),
+                                    __builtin_shufflevector(a, b, 2, 3, 6, 7),
+                                    __builtin_shufflevector(c, d, 0, 1, 4, 5),
+                                    __builtin_shufflevector(c, d, 2, 3, 6, 7) };
+    for (int32_t g = 0; g < n_heads; g++) memcpy(y[g] + i, &head[g], sizeof head[g]);
+}
+
+static inline void pq_sums4(float *const *y, int32_t n_heads, const pq_vec *table,
                             const uint8_t *code, size_t n_codes, int32_t n, size_t n_sub)
 {
-    for (int32_t i = 0; i < n; i++, code += n_sub) {
-        float sum[PQ_HEADS] = { 0 };
-        for (size_t s = 0; s < n_sub; s++)
-            for (int g = 0; g < PQ_HEADS; g++) sum[g] += table[s * n_codes + code[s]][g];
-        for (int32_t g = 0; g < n_heads; g++) y[g][i] = sum[g];
+    int32_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        pq_vec s[4];
+        for (int j = 0; j < 4; j++, code += n_sub) s[j] = pq_sum4(table, code, n_codes, n_sub);
+        pq_store4(y, n_heads, i, s);
+    }
+    for (; i < n; i++, code += n_sub) {
+        const pq_vec s = pq_sum4(table, code, n_codes, n_sub);
+        for (int32_t g = 0; g < n_heads; g++) y[g][i] = s[g];
     }
 }
 
@@ -38,7 +67,8 @@ static void pq_piece(const struct kvl_pq_scores_args *a, int32_t h0, int32_t n_h
     const float *table = a->table + (size_t)h0 * entries;
     const uint8_t *code = a->code + (size_t)(h0 / a->group) * a->head_stride + (size_t)i0 * n_sub;
     int32_t n = KVL_MIN(PQ_PIECE, a->n - i0);
-    float *y[PQ_HEADS] = { NULL }, side[PQ_TABLE][PQ_HEADS];
+    float *y[PQ_HEADS] = { NULL };
+    pq_vec side[PQ_TABLE];
     for (int32_t g = 0; g < n_heads; g++) y[g] = a->score + (size_t)(h0 + g) * a->stride + i0;
     if (n_heads == 1 || entries > PQ_TABLE) {
         for (int32_t g = 0; g < n_heads; g++)

@@ -5,9 +5,10 @@
 #include <string.h>
 
 /* Weights are not negative: as integers they have the same order, and the smallest one that is needed is found eleven, ten
- * and ten bits at a time by the sums of what has the same ones.  A row is passed twice: for the first sums, and to mark
- * what is larger than the bin where these reach p, whose own few weights the other levels look at.  Nothing branches on a
- * weight, which no processor guesses. */
+ * and ten bits at a time by the sums of what has the same ones.  First what is too small is left out: weights of which even
+ * n would not sum to what p leaves over.  The others are passed twice: for the first sums, and to mark what is larger than
+ * the bin where these reach p, whose own few weights the other levels look at.  Nothing branches on a weight, which no
+ * processor guesses. */
 enum { LEVELS = 3, BINS = 1 << 11 };
 
 static const int bits_below[LEVELS] = { 20, 10, 0 };
@@ -35,17 +36,43 @@ static uint32_t least_bin(const double *bin, uint32_t n_bins, double need, doubl
     return at;
 }
 
-/* Marks what is over a bin of the first level; same: the indices of what is in it. */
-static int32_t mark_over(const float *x, int32_t n, uint32_t at, uint8_t *mark, int32_t *same)
+/* Sums side by side: one after the other would wait for each addition. */
+static double row_sum(const float *x, int32_t n)
 {
+    enum { LANES = 8 };
+    double lane[LANES] = { 0 }, sum = 0;
+    int32_t i = 0;
+    for (; n - i >= LANES; i += LANES)
+        for (int32_t l = 0; l < LANES; l++) lane[l] += (double)x[i + l];
+    for (; i < n; i++) sum += (double)x[i];
+    for (int32_t l = 0; l < LANES; l++) sum += lane[l];
+    return sum;
+}
+
+/* The indices of what may be needed, of n weights that leave `over` behind at most. */
+static int32_t large_ones(const float *x, int32_t n, double over, int32_t *large)
+{
+    const float least = (float)(over / (n + 1) * (1 - 1e-6)); /* sums are rounded */
     int32_t m = 0;
     for (int32_t i = 0; i < n; i++) {
-        uint32_t bin = key_of(x[i]) >> bits_below[0];
-        mark[i] |= bin > at;
-        same[m] = i;
-        m += bin == at;
+        large[m] = i;
+        m += !(x[i] < least);
     }
     return m;
+}
+
+/* Of m weights marks what is over a bin of the first level; in `some` stay those in it. */
+static int32_t mark_over(const float *x, int32_t m, uint32_t at, uint8_t *mark, int32_t *some)
+{
+    int32_t left = 0;
+    for (int32_t i = 0; i < m; i++) {
+        int32_t j = some[i];
+        uint32_t bin = key_of(x[j]) >> bits_below[0];
+        mark[j] |= bin > at;
+        some[left] = j;
+        left += bin == at;
+    }
+    return left;
 }
 
 /* Of m weights of a bin, those that are needed still. */
@@ -70,24 +97,21 @@ static void mark_same(const float *x, const int32_t *same, int32_t m, uint32_t p
     }
 }
 
-/* same: room for n + 1. */
+/* some: room for n + 1. */
 static bool top_p_row(const struct kvl_top_p_args *a, const float *x, uint8_t *mark, double *bin,
-                      int32_t *same)
+                      int32_t *some)
 {
-    double all = 0, above = 0;
     int32_t n = a->n - (a->last ? 1 : 0);
-    memset(bin, 0, bins_of[0] * sizeof *bin);
-    for (int32_t i = 0; i < n; i++) {
-        all += (double)x[i];
-        bin[key_of(x[i]) >> bits_below[0]] += (double)x[i];
-    }
-    if (a->last) all += (double)x[n];
+    double above = 0, last = a->last ? (double)x[n] : 0, all = row_sum(x, n) + last;
     if (isnan(all)) return false;
-    double need = (double)a->p * all - (a->last ? (double)x[n] : 0);
+    double need = (double)a->p * all - last;
     if (need <= 0) return true;
+    int32_t m = large_ones(x, n, all - last - need, some);
+    memset(bin, 0, bins_of[0] * sizeof *bin);
+    for (int32_t i = 0; i < m; i++) bin[key_of(x[some[i]]) >> bits_below[0]] += (double)x[some[i]];
     uint32_t at = least_bin(bin, bins_of[0], need, &above);
-    int32_t m = mark_over(x, n, at, mark, same);
-    mark_same(x, same, m, at, need, above, mark, bin);
+    m = mark_over(x, m, at, mark, some);
+    mark_same(x, some, m, at, need, above, mark, bin);
     return true;
 }
 

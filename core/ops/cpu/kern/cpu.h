@@ -114,8 +114,9 @@ struct kvl_span {
     const struct kvl_attn_job *job;
     int32_t i0, n;
     int32_t run, run_off; /* where entry i0 is: kvl_span_run */
-    float *max, *sum;     /* out [span_heads]: largest logit, sum of exp(logit - max) */
-    float *acc;           /* out [span_heads][span_pad], or NULL: no values wanted */
+    float *max,
+        *sum; /* out [span_heads]: largest logit, sum of exp(logit - max); or NULL: the logits are probs */
+    float *acc;                        /* out [span_heads][span_pad], or NULL: no values wanted */
     const struct kvl_rope_table *rope; /* jobs with pos */
     const struct kvl_span *next;       /* whose first rows to ask for at the end, or NULL */
     float *scratch;                    /* kvl_span_scratch() floats */
@@ -246,6 +247,7 @@ struct kvl_kern {
      * ones; q_sum [n_heads]: sums of its channels. */
     void (*key4_rows)(const struct kvl_key4_logits_args *a, const float *q, const float *q_sum,
                       int32_t first, int32_t last);
+    void (*random_fill)(float *y, uint64_t seed, uint64_t first, size_t n);
     /* Indices of the k largest of x [n]; key: room for n.  False: one is no number. */
     bool (*topk_row)(int32_t *index, const float *x, int32_t n, int32_t k, int32_t *key);
     /* The first of the largest y[i] = dot[i] * scale[i] + bias[i], i < n, n > 0; *most = that y. */

@@ -72,6 +72,7 @@ const struct kvl_kern KERN_TABLE = {
     .box_tile = BOX_TILE,
     .sum_exp = sum_exp,
     .key4_rows = key4_rows,
+    .random_fill = random_fill,
     .topk_row = topk_row,
     .nearest = nearest,
     .max_into = max_into,

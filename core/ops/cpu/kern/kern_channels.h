@@ -80,7 +80,7 @@ static void channel_scores(const struct kvl_channels_item *it)
     }
 }
 
-enum { BOX_TILE = 256, BOX_CHANNELS = 4 };
+enum { BOX_TILE = 256, BOX_CHANNELS = 4, BOX_HEADS = 4 };
 
 /* Of a channel, the number that every `step`-th element of a column is; n of them, multiples of VW. */
 VEC void box_pick(float *y, const uint8_t *from, enum kvl_wtype type, size_t step, int32_t n,
@@ -104,46 +104,68 @@ VEC void box_pick(float *y, const uint8_t *from, enum kvl_wtype type, size_t ste
     for (int32_t i = n; type == KVL_W_F32 && i < pad; i++) y[i] = 0;
 }
 
-/* y [pad] += the products of one query head with m channels, one after the other. */
-VEC void box_add(float *y, const float *q, float (*x)[BOX_TILE], int32_t m, int32_t pad)
+/* y [n_q][BOX_TILE] += the products of n_q query heads with m channels, one after the other; q: of the first channel, n_q
+ * of them ld apart. */
+VEC void box_add(float (*y)[BOX_TILE], const float *q, size_t ld, float (*x)[BOX_TILE], int32_t n_q,
+                 int32_t m, int32_t pad)
 {
-    vf w[BOX_CHANNELS];
-    UNROLL
-    for (int32_t c = 0; c < m; c++) w[c] = vf_set1(q[c]);
     for (int32_t i = 0; i < pad; i += VW) {
-        vf sum = vf_load(y + i);
+        vf k[BOX_CHANNELS];
         UNROLL
-        for (int32_t c = 0; c < m; c++) sum = vf_fma(w[c], vf_load(x[c] + i), sum);
-        vf_store(y + i, sum);
+        for (int32_t c = 0; c < m; c++) k[c] = vf_load(x[c] + i);
+        UNROLL
+        for (int32_t g = 0; g < n_q; g++) {
+            vf sum = vf_load(y[g] + i);
+            UNROLL
+            for (int32_t c = 0; c < m; c++)
+                sum = vf_fma(vf_set1(q[(size_t)g * ld + (size_t)c]), k[c], sum);
+            vf_store(y[g] + i, sum);
+        }
     }
 }
 
-VEC void boxes_typed(const struct kvl_boxes_item *it, enum kvl_wtype type)
+/* m channels, from number j on, for n_q query heads. */
+VEC void box_channels(const struct kvl_boxes_item *it, float (*y)[BOX_TILE], const float *q,
+                      float (*x)[BOX_TILE], int32_t n_q, int32_t m, int32_t pad)
 {
-    float x[BOX_CHANNELS][BOX_TILE], y[BOX_TILE];
+    const size_t ld = (size_t)it->n_channels;
+    if (m == BOX_CHANNELS)
+        box_add(y, q, ld, x, n_q, BOX_CHANNELS, pad);
+    else
+        for (int32_t c = 0; c < m; c++) box_add(y, q + c, ld, x + c, n_q, 1, pad);
+}
+
+/* Sums of up to BOX_HEADS query heads stay here until they are whole. */
+VEC void boxes_heads(const struct kvl_boxes_item *it, enum kvl_wtype type, int32_t g, int32_t n_q)
+{
+    float x[BOX_CHANNELS][BOX_TILE], y[BOX_HEADS][BOX_TILE];
     const int32_t n = it->n, pad = (n + VW - 1) / VW * VW;
     const size_t elem = type == KVL_W_F32 ? 4 : 2;
     const size_t ahead = (size_t)n * it->box_tok * elem; /* to the same columns of the next tile */
-    for (int32_t g = 0; g < it->n_q; g++)
-        memset(it->score + (size_t)g * it->ld, 0, (size_t)n * sizeof *y);
+    memset(y, 0, sizeof y);
     for (int32_t j = 0; j < it->n_channels; j += BOX_CHANNELS) {
         const int32_t m = KVL_MIN(BOX_CHANNELS, it->n_channels - j);
+        const float *q = it->q + (size_t)g * (size_t)it->n_channels + j;
         for (int32_t c = 0; c < m; c++) {
             const uint8_t *from = (const uint8_t *)it->boxes + it->column[j + c] * elem;
             box_pick(x[c], from, type, it->box_tok, n, pad);
             for (size_t o = 0; o < ahead; o += 64) __builtin_prefetch(from + ahead + o, 0, 2);
         }
-        for (int32_t g = 0; g < it->n_q; g++) {
-            const float *q = it->q + (size_t)g * (size_t)it->n_channels + j;
-            float *score = it->score + (size_t)g * it->ld;
-            memcpy(y, score, (size_t)n * sizeof *y);
-            if (m == BOX_CHANNELS)
-                box_add(y, q, x, BOX_CHANNELS, pad);
-            else
-                for (int32_t c = 0; c < m; c++) box_add(y, q + c, x + c, 1, pad);
-            memcpy(score, y, (size_t)n * sizeof *y);
+        switch (n_q) {
+        case 4: box_channels(it, y, q, x, 4, m, pad); break;
+        case 3: box_channels(it, y, q, x, 3, m, pad); break;
+        case 2: box_channels(it, y, q, x, 2, m, pad); break;
+        default: box_channels(it, y, q, x, 1, m, pad); break;
         }
     }
+    for (int32_t h = 0; h < n_q; h++)
+        memcpy(it->score + (size_t)(g + h) * it->ld, y[h], (size_t)n * sizeof **y);
+}
+
+VEC void boxes_typed(const struct kvl_boxes_item *it, enum kvl_wtype type)
+{
+    for (int32_t g = 0; g < it->n_q; g += BOX_HEADS)
+        boxes_heads(it, type, g, KVL_MIN(BOX_HEADS, it->n_q - g));
 }
 
 /* Up to BOX_TILE boxes; columns are read in one piece, a few of them before a sum is stored. */

@@ -299,4 +299,15 @@ VEC void transpose_rows(float *dst, size_t ld, int32_t n_lanes, const float *con
     }
 }
 
+/* y [i] of the numbers first + i of a seed, kvl_seed_mix of both, in [0, 1): without a call for each of them. */
+static void random_fill(float *y, uint64_t seed, uint64_t first, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t z = seed + 0x9e3779b97f4a7c15u * (first + i + 1);
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        y[i] = (float)(int32_t)((z ^ (z >> 31)) >> 40) * 0x1p-24f;
+    }
+}
+
 #endif

@@ -388,6 +388,7 @@ static void span_heads(const struct kvl_span *s, const struct span_work *w, cons
         span_scores(w->sc, &scores, w->k_type, q, used);
     if (s->a->cap > 0) cap_products(w->sc, (size_t)(n * n_heads), 1, s->a->cap);
     span_logits(s, w->sc, h0, n_heads, t->i, t->n, n);
+    if (!s->max) return; /* logits alone are wanted */
     span_softmax(s, w->sc, n * n_heads, h0, n_heads, w->pad, s->acc && w->v_type == KVL_W_BF16);
     if (s->acc && t->v_bits)
         kivi_values(s->acc + (size_t)h0 * w->pad, w->pad, &values, t->v_bits, w->sc, used);
@@ -488,7 +489,7 @@ static void span_run(const struct kvl_span *s)
     w.q_scale = w.k + Q8_TILE * pad; /* its tiles are short: there is room */
     w.scaled = w.q_scale + (n_heads + 15) / 16 * 16;
     w.v = w.k + 3 * Q8_TILE * pad;
-    for (size_t h = 0; h < n_heads; h++) {
+    for (size_t h = 0; s->max && h < n_heads; h++) {
         s->max[h] = -INFINITY;
         s->sum[h] = 0;
     }

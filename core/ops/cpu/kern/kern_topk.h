@@ -1,9 +1,9 @@
 /* kern_topk.h - finding the k largest of a row.
  *
  * Floats become integers of the same order, and a binary search over these integers counts, pass by
- * pass, how many reach the middle of what is left: it ends as soon as exactly k do.  A pass is one
- * compare and one addition per vector, so that the dozen or two of them cost less than one pass of a
- * radix sort, whose counters are scalar. */
+ * pass, how many reach the middle of what is left: it ends as soon as exactly k do.  Of a long row
+ * some are searched first: between two of them the wanted one must lie, nearly always, and only what
+ * lies there is searched.  Where it does not, the whole row is, from what was learned. */
 #ifndef KVL_KERN_TOPK_H
 #define KVL_KERN_TOPK_H
 
@@ -11,7 +11,13 @@
 
 #include "half.h"
 
-enum { TOPK_STEP = 16, TOPK_LANES = 4 * VW };
+enum {
+    TOPK_STEP = 16,
+    TOPK_LANES = 4 * VW,
+    TOPK_LONG = 1024, /* rows of which some are searched first */
+    TOPK_EACH = 16,   /* at most one of so many */
+    TOPK_SOME = 4096  /* as many as are searched alone, at most */
+};
 
 /* Larger floats have larger keys; both zeros have the same. */
 static bool topk_keys(int32_t *key, const float *x, int32_t n, int32_t *min, int32_t *max)
@@ -60,21 +66,57 @@ static int32_t topk_threshold(const int32_t *key, int32_t n, int32_t k, int32_t 
     return lo;
 }
 
-/* Of keys that reach `least`, which k of them do: their indices, as long as a step more has room; the first key that
+/* Two keys between which the k-th largest of n nearly always lies: those of a sample that stand three deviations before
+ * and behind its share of k.  some: room for it. */
+static void topk_guess(const int32_t *key, int32_t n, int32_t k, int32_t *some, int32_t *lo,
+                       int32_t *hi)
+{
+    int32_t step = KVL_MAX((int32_t)TOPK_EACH, n / TOPK_SOME + 1);
+    int32_t m = n / step, least = *lo, most = *hi, equal;
+    for (int32_t i = 0; i < m; i++) some[i] = key[i * step + i % TOPK_EACH];
+    float share = (float)k / (float)n, mid = share * (float)m;
+    int32_t off = 1 + (int32_t)(3 * sqrtf(mid * (1 - share)));
+    int32_t below = (int32_t)mid + off, above = (int32_t)mid - off;
+    if (below < m) *lo = topk_threshold(some, m, below, least, most, &equal);
+    if (above > 0) *hi = topk_threshold(some, m, above, *lo, most, &equal);
+}
+
+/* The keys from lo to hi: how many, or -1 where there are more than TOPK_SOME; *more: how many are larger. */
+static int32_t topk_between(int32_t *some, const int32_t *key, int32_t n, int32_t lo, int32_t hi,
+                            int32_t *more)
+{
+    int32_t m = 0, i = 0;
+    *more = hi < INT32_MAX ? topk_count(key, n, hi + 1) : 0;
+    for (; i + VW <= n; i += VW) {
+        if (m > TOPK_SOME) return -1;
+        m += vec_keep(some + m, key + i, lo, hi);
+    }
+    for (; i < n && m <= TOPK_SOME; i++)
+        if (key[i] >= lo && key[i] <= hi) some[m++] = key[i];
+    return m > TOPK_SOME ? -1 : m;
+}
+
+/* topk_threshold of a row of any length. */
+static int32_t topk_least(const int32_t *key, int32_t n, int32_t k, int32_t lo, int32_t hi,
+                          int32_t *n_equal)
+{
+    int32_t some[TOPK_SOME + VW + 1], from = lo, to = hi, more;
+    if (n < TOPK_LONG) return topk_threshold(key, n, k, lo, hi, n_equal);
+    topk_guess(key, n, k, some, &from, &to);
+    int32_t m = topk_between(some, key, n, from, to, &more);
+    if (m < 0 || more >= k || more + m < k) return topk_threshold(key, n, k, lo, hi, n_equal);
+    int32_t least = topk_threshold(some, m, k - more, from, to, n_equal);
+    if (*n_equal == m) *n_equal = n;
+    return least;
+}
+
+/* Of keys that reach `least`, which k of them do: their indices, as long as a vector more has room; the first key that
  * was not looked at. */
 static int32_t topk_exact(int32_t *index, const int32_t *key, int32_t n, int32_t k, int32_t least,
                           int32_t *found)
 {
     int32_t m = 0, i = 0;
-    for (; n - i >= TOPK_STEP && m + TOPK_STEP <= k; i += TOPK_STEP) {
-        int32_t any = 0;
-        for (int32_t j = i; j < i + TOPK_STEP; j++) any |= key[j] >= least;
-        if (!any) continue;
-        for (int32_t j = i; j < i + TOPK_STEP; j++) {
-            index[m] = j;
-            m += key[j] >= least;
-        }
-    }
+    for (; n - i >= VW && m + VW <= k; i += VW) m += vec_keep_places(index + m, key + i, least, i);
     *found = m;
     return i;
 }
@@ -86,7 +128,7 @@ static bool topk_row(int32_t *index, const float *x, int32_t n, int32_t k, int32
     int32_t lo, hi, n_equal, found = 0;
     if (!topk_keys(key, x, n, &lo, &hi)) return false;
     if (k == 0) return true;
-    int32_t least = topk_threshold(key, n, k, lo, hi, &n_equal);
+    int32_t least = topk_least(key, n, k, lo, hi, &n_equal);
     int32_t i = n_equal == n ? topk_exact(index, key, n, k, least, &found) : 0;
     for (; found < k; i += TOPK_STEP) {
         int32_t m = KVL_MIN(TOPK_STEP, n - i), any = 0;

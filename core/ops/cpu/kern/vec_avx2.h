@@ -299,4 +299,41 @@ VEC void vf_unzip(vf *lo, vf *hi)
     *hi = _mm256_permute2f128_ps(a, b, 0x31);
 }
 
+/* By mask of eight lanes: the lanes that it has, a byte each. */
+#define VEC_LANE(m, b)                                                                             \
+    ((uint64_t)((m) >> (b)&1) * (uint64_t)(b) << 8 * __builtin_popcount((m) & ((1 << (b)) - 1)))
+#define VEC_LANES(m)                                                                               \
+    VEC_LANE(m, 0) | VEC_LANE(m, 1) | VEC_LANE(m, 2) | VEC_LANE(m, 3) | VEC_LANE(m, 4) |           \
+        VEC_LANE(m, 5) | VEC_LANE(m, 6) | VEC_LANE(m, 7)
+#define VEC_LANES4(m)  VEC_LANES(m), VEC_LANES((m) + 1), VEC_LANES((m) + 2), VEC_LANES((m) + 3)
+#define VEC_LANES16(m) VEC_LANES4(m), VEC_LANES4((m) + 4), VEC_LANES4((m) + 8), VEC_LANES4((m) + 12)
+#define VEC_LANES64(m)                                                                             \
+    VEC_LANES16(m), VEC_LANES16((m) + 16), VEC_LANES16((m) + 32), VEC_LANES16((m) + 48)
+static const uint64_t vec_lanes[256] = { VEC_LANES64(0), VEC_LANES64(64), VEC_LANES64(128),
+                                         VEC_LANES64(192) };
+
+VEC int32_t vec_keep_lanes(int32_t *to, __m256i v, __m256i keep)
+{
+    uint32_t mask = (uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(keep));
+    __m128i lanes = _mm_loadl_epi64((const __m128i *)(const void *)&vec_lanes[mask]);
+    _mm256_storeu_si256((__m256i *)(void *)to,
+                        _mm256_permutevar8x32_epi32(v, _mm256_cvtepu8_epi32(lanes)));
+    return __builtin_popcount(mask);
+}
+VEC int32_t vec_keep(int32_t *to, const int32_t *key, int32_t lo, int32_t hi)
+{
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)key);
+    __m256i out = _mm256_or_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), v),
+                                  _mm256_cmpgt_epi32(v, _mm256_set1_epi32(hi)));
+    return vec_keep_lanes(to, v, _mm256_xor_si256(out, _mm256_set1_epi32(-1)));
+}
+VEC int32_t vec_keep_places(int32_t *to, const int32_t *key, int32_t lo, int32_t first)
+{
+    __m256i v = _mm256_loadu_si256((const __m256i *)(const void *)key);
+    __m256i out = _mm256_cmpgt_epi32(_mm256_set1_epi32(lo), v);
+    __m256i place =
+        _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return vec_keep_lanes(to, place, _mm256_xor_si256(out, _mm256_set1_epi32(-1)));
+}
+
 #endif

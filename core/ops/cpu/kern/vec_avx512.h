@@ -320,4 +320,25 @@ VEC vf vf_dot_bf16(vf s, vb a, vb b)
 }
 #endif
 
+VEC int32_t vec_keep_lanes(int32_t *to, __m512i v, __mmask16 keep)
+{
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(keep, v));
+    return __builtin_popcount(keep);
+}
+VEC int32_t vec_keep(int32_t *to, const int32_t *key, int32_t lo, int32_t hi)
+{
+    __m512i v = _mm512_loadu_si512(key);
+    return vec_keep_lanes(to, v,
+                          _mm512_cmpge_epi32_mask(v, _mm512_set1_epi32(lo)) &
+                              _mm512_cmple_epi32_mask(v, _mm512_set1_epi32(hi)));
+}
+VEC int32_t vec_keep_places(int32_t *to, const int32_t *key, int32_t lo, int32_t first)
+{
+    __m512i place =
+        _mm512_add_epi32(_mm512_set1_epi32(first),
+                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    return vec_keep_lanes(to, place,
+                          _mm512_cmpge_epi32_mask(_mm512_loadu_si512(key), _mm512_set1_epi32(lo)));
+}
+
 #endif

@@ -302,4 +302,33 @@ VEC vb vb_pair(vf a, vf b)
     return vb_zip_lo(both, __builtin_shufflevector(both, both, 4, 5, 6, 7, 4, 5, 6, 7));
 }
 
+/* Of the VW integers at key, those from lo to hi, one behind the other: how many.  VW words are written. */
+VEC int32_t vec_keep(int32_t *to, const int32_t *key, int32_t lo, int32_t hi)
+{
+    int32_t m = 0, kept[VW] = { 0 };
+    for (int32_t i = 0; i < VW; i++) {
+        kept[m] = key[i];
+        m += key[i] >= lo && key[i] <= hi;
+    }
+    memcpy(to, kept, sizeof kept);
+    return m;
+}
+/* The same of their numbers, first and up, for keys from lo on. */
+VEC int32_t vec_keep_places(int32_t *to, const int32_t *key, int32_t lo, int32_t first)
+{
+    int32_t m = 0, kept[VW] = { 0 };
+    for (int32_t i = 0; i < VW; i++) {
+        kept[m] = first + i;
+        m += key[i] >= lo;
+    }
+    memcpy(to, kept, sizeof kept);
+    return m;
+}
+
+/* Eight bytes' lower, or upper, halves as floats. */
+VEC void vec_8_nibbles(float *y, const uint8_t *p, bool upper)
+{
+    for (int32_t i = 0; i < 8; i++) y[i] = (float)(upper ? p[i] >> 4 : p[i] & 15);
+}
+
 #endif

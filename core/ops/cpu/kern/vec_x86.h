@@ -28,4 +28,12 @@ VEC __m256 vec_8_sums(const __m256 *v)
     return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
 }
 
+/* Eight bytes' lower, or upper, halves as floats. */
+VEC void vec_8_nibbles(float *y, const uint8_t *p, bool upper)
+{
+    __m128i b = _mm_loadl_epi64((const __m128i *)(const void *)p);
+    b = _mm_and_si128(upper ? _mm_srli_epi16(b, 4) : b, _mm_set1_epi8(15));
+    _mm256_storeu_ps(y, _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)));
+}
+
 #endif
