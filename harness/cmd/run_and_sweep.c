@@ -404,7 +404,7 @@ static int sweep_print_time(struct sweep *w, const struct kvl_runner *r)
                plugin        ? "the log has no answers yet and plug-ins are not tried here"
                : w->a->quiet ? "the log has no answers yet and --quiet runs none"
                : why.msg[0]  ? why.msg
-                             : "no answer could be timed");
+                             : "no answer could be timed so soon");
     if (rc != KVL_OK && rc != KVL_ESTOP && rates.n > 0) fprintf(stderr, "kvlab: %s\n", why.msg);
     kvl_rates_free(&rates);
     return rc == KVL_ESTOP ? rc : KVL_OK;

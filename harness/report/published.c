@@ -354,11 +354,19 @@ void kvl_published_free(struct kvl_published *p, size_t n)
 
 const char *const kvl_scale_names[KVL_N_SCALES] = { "paper", "small", "real" };
 
-/* The line of the small sweep that names its tasks, up to its end; NULL: it only times. */
-static const char *tasks_line(const struct kvl_published *p)
+/* The line of a sweep that names its tasks, up to its end; NULL: it only times. */
+static const char *tasks_line(const char *sweep)
 {
-    const char *at = strstr(p->small, "tasks: [");
-    return at && (at == p->small || at[-1] == '\n') ? at : NULL;
+    const char *at = strstr(sweep, "tasks: [");
+    return at && (at == sweep || at[-1] == '\n') ? at : NULL;
+}
+
+/* Whether both scales have the same tasks. */
+static bool tasks_stay(const struct kvl_published *p)
+{
+    const char *a = tasks_line(p->sweep), *b = tasks_line(p->small);
+    size_t n = b ? strcspn(b, "\n") : 0;
+    return a && b && strcspn(a, "\n") == n && strncmp(a, b, n) == 0;
 }
 
 static bool line_has(const char *line, const char *word)
@@ -380,16 +388,17 @@ static bool several(const char *line)
 }
 
 /* What a real model is asked instead; NULL: the same.  A single task is the paper's own, and so are those that series
- * name; several stand for a benchmark, as well as they were within reach of the model that ships. */
+ * or its own sweep name; several others stand for a benchmark, as well as they were within reach of the model that
+ * ships. */
 static const char *real_tasks(const struct kvl_published *p)
 {
-    const char *line = tasks_line(p);
+    const char *line = tasks_line(p->small);
     if (!line) return NULL;
     if (line_has(line, "perplexity"))
         return "tasks: [{task: perplexity, mode: decode, tokens: 256, text: \"{data}\"}]";
     for (size_t i = 0; i < p->n_series; i++)
         if (p->series[i].task) return NULL;
-    return several(line) ? "tasks: [{preset: small}]" : NULL;
+    return several(line) && !tasks_stay(p) ? "tasks: [{preset: small}]" : NULL;
 }
 
 bool kvl_published_wants_data(const struct kvl_published *p, enum kvl_scale scale)
@@ -418,7 +427,7 @@ void kvl_published_write(const struct kvl_published *p, enum kvl_scale scale, co
     const char *text = scale == KVL_SCALE_PAPER ? p->sweep : p->small;
     const char *tasks = scale == KVL_SCALE_REAL ? real_tasks(p) : NULL;
     if (tasks) {
-        const char *line = tasks_line(p);
+        const char *line = tasks_line(p->small);
         write_text(text, (size_t)(line - text), data, out);
         write_text(tasks, strlen(tasks), data, out);
         text = line + strcspn(line, "\n");

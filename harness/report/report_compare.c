@@ -154,8 +154,10 @@ static int by_quarters(const struct by_block *b, FILE *out, struct kvl_err *err)
 static bool by_has_quarters(const struct by_block *b)
 {
     double right[BY_QUARTERS], n[BY_QUARTERS];
-    return b->key == KVL_BLOCK_DEPTH && b->n_columns == 1 && isnan(b->column[0]->depth) &&
-           by_quarters_of(b->results, b->row[0], right, n);
+    if (b->key != KVL_BLOCK_DEPTH || b->n_columns > 1 || !isnan(b->column[0]->depth)) return false;
+    for (size_t i = 0; i < b->n; i++)
+        if (by_quarters_of(b->results, b->row[i], right, n)) return true;
+    return false;
 }
 
 static int by_block(struct by_block *b, FILE *out, struct kvl_err *err)

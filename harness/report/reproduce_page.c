@@ -362,6 +362,19 @@ static void scale_page(const struct kvl_reproduced *r, FILE *out)
     kvl_buf_free(&tasks);
 }
 
+/* What it says of tasks of the small scale stands at its end, and is not of a real model's. */
+static void note_page(const struct kvl_reproduced *r, FILE *out)
+{
+    const char *note = r->published->note, *end = strstr(note, "Small scale:");
+    char *text =
+        strndup(note, r->scale == KVL_SCALE_REAL && end ? (size_t)(end - note) : strlen(note));
+    if (!text) return;
+    fputs("<p>", out);
+    kvl_page_text(out, text);
+    fputs("</p>\n", out);
+    free(text);
+}
+
 static void section(const struct kvl_reproduced *r, FILE *out)
 {
     static const char *const sources[][2] = {
@@ -384,11 +397,7 @@ static void section(const struct kvl_reproduced *r, FILE *out)
     if (is_small(r)) scale_page(r, out);
     if (p->n_series) chart(r, out);
     if (p->n_series) number_table(r, out);
-    if (p->note) {
-        fputs("<p>", out);
-        kvl_page_text(out, p->note);
-        fputs("</p>\n", out);
-    }
+    if (p->note) note_page(r, out);
     for (size_t i = 0; i < p->n_figures; i++)
         fprintf(out, "<figure><img src=\"%s/%s.svg\" alt=\"figure %s\"></figure>\n", p->id,
                 p->figure[i], p->figure[i]);

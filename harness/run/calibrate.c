@@ -10,14 +10,20 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The lengths at most.  A second length begins only where it is done in time, as the first one tells. */
-enum { CALIBRATE_BUDGETS = 3, CALIBRATE_TOK = 1024, CALIBRATE_MORE_TOK = 4096 };
+/* The lengths at most.  A second length begins only where it is done in time, as the first one tells.  A batch is known
+ * when it is done: smaller ones, so that some are when the time is over. */
+enum {
+    CALIBRATE_BUDGETS = 3,
+    CALIBRATE_TOK = 1024,
+    CALIBRATE_MORE_TOK = 4096,
+    CALIBRATE_BATCH = 16
+};
 
 /* What stops the little sweep: a signal, or that its time is over.  Its runner polls `stop` alone. */
 struct calibrate_watch {
     const volatile int *signal;
     volatile int stop;
-    volatile bool ended; /* the little sweep is */
+    bool ended; /* the little sweep is; atomic */
     uint64_t until_ns;
     pthread_t thread;
 };
@@ -39,15 +45,17 @@ struct calibration {
 
 static void calibrate_look(struct calibrate_watch *w)
 {
-    bool over = kvl_now_ns() >= w->until_ns;
-    if (*w->signal || over) w->stop = *w->signal ? *w->signal : SIGALRM;
+    int stop = *w->signal;
+    if (!stop && kvl_now_ns() >= w->until_ns) stop = SIGALRM;
+    if (stop) __atomic_store_n(&w->stop, stop, __ATOMIC_RELAXED);
 }
 
 static void *calibrate_watch(void *user)
 {
-    const struct timespec nap = { .tv_nsec = 50 * 1000 * 1000 };
+    const struct timespec nap = { .tv_nsec = 10 * 1000 * 1000 };
     struct calibrate_watch *w = user;
-    for (; !w->ended && !w->stop; calibrate_look(w)) nanosleep(&nap, NULL);
+    for (; !__atomic_load_n(&w->ended, __ATOMIC_RELAXED) && !w->stop; calibrate_look(w))
+        nanosleep(&nap, NULL);
     return NULL;
 }
 
@@ -68,9 +76,19 @@ static void calibrate_asked(struct kvl_sweep *s)
     if (s->lengths.n == 0) s->lengths = s->speed.lengths;
     if (s->policies.n == 0) s->policies = s->speed.policies;
     if (s->budgets.n == 0) s->budgets = s->speed.budgets;
-    s->contexts = s->questions = 1;
+    s->contexts = 1;
     s->speed.on = false;
     s->quality.questions = 0;
+}
+
+/* Answers that decode together share the reading of weights.  As many questions as fill a batch with all policies and
+ * budgets: few policies have as many answers together then as in the sweep. */
+static void calibrate_questions(struct kvl_sweep *s)
+{
+    size_t cells = KVL_MAX(s->policies.n, 1) * KVL_MAX(s->budgets.n, 1);
+    s->batch = KVL_MIN(s->batch, (int32_t)CALIBRATE_BATCH);
+    int32_t fill = (int32_t)KVL_MAX((size_t)s->batch / cells, 1);
+    s->questions = KVL_MIN(s->questions, fill);
 }
 
 /* Of very many budgets the first, the middle and the last one. */
@@ -92,6 +110,7 @@ static int calibrate_plan(struct calibration *c, const struct kvl_runner *like)
     c->s = *like->work->sweep;
     calibrate_asked(&c->s);
     calibrate_budgets(c);
+    calibrate_questions(&c->s);
     calibrate_lengths(&c->s, &shortest, &longest);
     c->length[0] = KVL_MIN(shortest, CALIBRATE_TOK);
     c->length[1] = KVL_MIN(longest, CALIBRATE_MORE_TOK);
@@ -109,17 +128,22 @@ static double calibrate_s(const struct calibration *c)
 }
 
 /* Groups of the first length, or of the second one and the first task.  One that fails does not stop
- * the others. */
+ * the others.  When the time is over what there is is what there is: no error. */
 static int calibrate_run(struct calibration *c, bool longer)
 {
     int rc = KVL_OK;
+    struct kvl_err why = { 0 };
     for (size_t i = 0; i < c->work->n_groups; i++) {
         const struct kvl_group *g = &c->work->group[i];
         bool is_longer = g->length != c->length[0];
         if (is_longer != longer || (longer && g->task != c->work->group[0].task)) continue;
-        int one = kvl_runner_answer(&c->r, g, 0, c->err);
-        c->cut |= one == KVL_ESTOP && !longer;
-        if (one == KVL_ESTOP) return one;
+        kvl_err_clear(&why);
+        int one = kvl_runner_answer(&c->r, g, 0, &why);
+        bool stopped = one == KVL_ESTOP, over = stopped && !*c->watch.signal;
+        c->cut |= stopped && !longer;
+        if (over) break;
+        if (one != KVL_OK) *c->err = why;
+        if (stopped) return one;
         if (one != KVL_OK) rc = one;
     }
     return rc;
@@ -132,7 +156,6 @@ static int calibrate_lengths_in_turn(struct calibration *c)
     return rc == KVL_OK && s < KVL_CALIBRATE_S ? calibrate_run(c, true) : rc;
 }
 
-/* What there is when the time is over is what there is: no error. */
 static int calibrate_in_time(struct calibration *c)
 {
     struct calibrate_watch *w = &c->watch;
@@ -141,12 +164,8 @@ static int calibrate_in_time(struct calibration *c)
     if (pthread_create(&w->thread, NULL, calibrate_watch, w) != 0)
         return kvl_fail(c->err, KVL_ENOMEM, "no thread for the time of a context");
     int rc = calibrate_lengths_in_turn(c);
-    w->ended = true;
+    __atomic_store_n(&w->ended, true, __ATOMIC_RELAXED);
     pthread_join(w->thread, NULL);
-    if (rc == KVL_ESTOP && !*w->signal) {
-        kvl_err_clear(c->err);
-        return KVL_OK;
-    }
     return rc;
 }
 

@@ -1,7 +1,7 @@
 /* calibrate.h - rates of a sweep that no log has answers of: it is run in little.
  *
- * One context of every task at one short length, one question of it answered under all policies and up to three budgets; then,
- * where the sweep has longer ones, one of the first task at a second length, so that one knows how times grow.
+ * One context of every task at one short length, answered under all policies and up to three budgets, with as many
+ * questions as decode together; then, where the sweep has longer ones, one of the first task at a second length, so that one knows how times grow.
  * What it records is thrown away.  It ends after KVL_CALIBRATE_S: what it did not come to has
  * no rates of its own.
  *

@@ -297,6 +297,9 @@ static void body_probs(struct kvl_rng *r)
         ut_same("lse", lse[1], lse[0], n);
         probs_run(&t, &kvl_ops_cpu, t.y[1], NULL);
         ut_same("probs without lse", t.y[1], t.y[0], t.n_y);
+        t.q[0] = NAN; /* a query that is no number has weights that are none */
+        probs_run(&t, &kvl_ops_cpu, t.y[1], lse[1]);
+        for (int32_t k = 0; k < t.n_slots; k++) assert_true(isnan(t.y[1][k]));
         kvl_free(lse[0]);
         kvl_free(lse[1]);
         mass_close(&t);

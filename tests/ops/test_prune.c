@@ -115,7 +115,7 @@ static void body_key4(struct kvl_rng *r)
 {
     for (int32_t i = 0; i < 20; i++) {
         int32_t n = UT_PICK(r, 1, 3, 255, 257, 600), kv = ut_between(r, 1, 3),
-                group = ut_between(r, 1, 4), dim = UT_PICK(r, 2, 7, 22, 64, 80, 100, 128);
+                group = ut_between(r, 1, 7), dim = UT_PICK(r, 2, 7, 22, 64, 80, 100, 128);
         size_t floats = (size_t)n * (size_t)(kv * dim), bytes = KVL_KEY4_BYTES(dim);
         float *k = ut_random(r, floats, 3), *q = ut_random(r, (size_t)(group * dim), 1), *y[2];
         for (int32_t c = 0; c < dim; c++) k[c] = 1.5f;
@@ -139,7 +139,7 @@ static void body_key4(struct kvl_rng *r)
             ut_near("logit", y[0] + (size_t)h * l.stride, y[1] + (size_t)h * l.stride, (size_t)n,
                     2e-5);
         int32_t pick[] = { 100 + n / 2, 100 + n - 1 }; /* rows counted from 100 */
-        float some[2 * 4];
+        float some[2 * 7];
         l.row = pick;
         l.row0 = 100;
         l.n = 2;

@@ -13,13 +13,16 @@
 
 #include <cmocka.h>
 
-/* The linker sends every reading of the clock here: each is a tick later. */
-static uint64_t clock_ns, clock_tick_ns;
+/* The linker sends every reading of the clock here: each is a tick later.  After some readings (0: never) it jumps
+ * by an hour.  A thread of the little sweep reads it too. */
+static uint64_t clock_ns, clock_tick_ns, clock_n, clock_jump;
 
 uint64_t __wrap_kvl_now_ns(void);
 uint64_t __wrap_kvl_now_ns(void)
 {
-    return clock_ns += clock_tick_ns;
+    uint64_t n = __atomic_add_fetch(&clock_n, 1, __ATOMIC_RELAXED);
+    uint64_t step = clock_tick_ns + (n == clock_jump ? 3600000000000u : 0);
+    return __atomic_add_fetch(&clock_ns, step, __ATOMIC_RELAXED);
 }
 
 static const char sweep_text[] = "name: small\n"
@@ -66,6 +69,7 @@ static int sweep_open(void **state)
     char path[64];
     *state = NULL;
     clock_tick_ns = 1000;
+    clock_n = clock_jump = 0;
     if (access(file_of_model, F_OK) != 0) return 0;
     x = calloc(1, sizeof *x);
     assert_non_null(x);
@@ -143,7 +147,9 @@ static void test_all(void **state)
         assert_int_equal(n_rates(&rates, &task[i], 320, true), longer ? 4 : 0);
     }
     assert_int_equal(rates.n, 15);
-    for (size_t i = 0; i < rates.n; i++) assert_true(rates.rate[i].n == 1.0); /* one question */
+    for (size_t i = 0; i < rates.n;
+         i++) /* four cells of two questions: a batch has room for them */
+        assert_true(rates.rate[i].n == (rates.rate[i].policy ? 2.0 : 1.0));
     assert_true(kvl_rates_know(&rates, &x->r));
     assert_true(kvl_rates_left(&rates, &x->r).ns > 0.0);
     assert_int_equal(n_left(x), 2 * 2 * 4 * 3 * 2);
@@ -165,6 +171,21 @@ static void test_slow(void **state)
     kvl_rates_free(&rates);
 }
 
+/* The time is over amid the first context, where nothing but the thread looks at the clock for it. */
+static void test_amid(void **state)
+{
+    struct sweep *x = *state;
+    struct kvl_rates rates = { 0 };
+    struct kvl_err err = { 0 };
+    bool whole = true;
+    if (!x) skip();
+    clock_jump = 3; /* the readings before: when it began, and the first look */
+    if (kvl_calibrate(&x->r, &rates, &whole, &err) != KVL_OK) fail_msg("%s", err.msg);
+    assert_false(whole);
+    assert_true(rates.n < 15);
+    kvl_rates_free(&rates);
+}
+
 static void test_stopped(void **state)
 {
     struct sweep *x = *state;
@@ -183,6 +204,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_all, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_slow, sweep_open, sweep_close),
+        cmocka_unit_test_setup_teardown(test_amid, sweep_open, sweep_close),
         cmocka_unit_test_setup_teardown(test_stopped, sweep_open, sweep_close),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

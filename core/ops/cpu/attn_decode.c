@@ -121,18 +121,19 @@ static void attend_merge_job(const struct attend *t, const struct kvl_attn_job *
     }
 }
 
-/* Without values: weights of one head, made of its logits once all of them are there.  The largest weight is one over the
- * sum of exponentials. */
+/* Without values: weights of one head, made of its logits once all of them are there, and its log-sum-exp: the largest
+ * weight is one over the sum of exponentials. */
 static void attend_weigh(const struct attend *t, const struct kvl_attn_job *job, int32_t h)
 {
     float *x = job->probs + (size_t)h * (size_t)job->n_slots;
-    float max = t->kern->row_max(x, job->n_slots);
-    if (max == -INFINITY)
+    float max = t->kern->row_max(x, job->n_slots); /* leaves NaN out */
+    bool none = max == -INFINITY && (job->n_slots == 0 || x[0] == -INFINITY);
+    if (none)
         memset(x, 0, (size_t)job->n_slots * sizeof *x);
     else
         t->kern->softmax_row(x, job->n_slots);
-    if (job->lse && max == -INFINITY) job->lse[h] = max;
-    if (job->lse && max > -INFINITY) job->lse[h] = max - logf(t->kern->row_max(x, job->n_slots));
+    if (!job->lse) return;
+    job->lse[h] = none ? max : max - logf(t->kern->row_max(x, job->n_slots));
 }
 
 /* Of all jobs, which have the same number of heads. */

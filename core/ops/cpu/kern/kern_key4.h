@@ -32,17 +32,17 @@ static float key4_dot(const float *q, const float *code, int32_t n)
     return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
-/* Rows of a list lie anywhere, and a row ends where the next one may begin: both of its lines. */
-VEC void key4_ask(const struct kvl_key4_logits_args *a, size_t bytes, int32_t i)
-{
-    const uint8_t *row = a->rows + (size_t)(a->row ? a->row[i] - a->row0 : i) * bytes;
-    __builtin_prefetch(row);
-    __builtin_prefetch(row + bytes - 1);
-}
-
 static const uint8_t *key4_row(const struct kvl_key4_logits_args *a, size_t bytes, int32_t i)
 {
     return a->rows + (size_t)(a->row ? a->row[i] - a->row0 : i) * bytes;
+}
+
+/* Rows of a list lie anywhere, and a row ends where the next one may begin: both of its lines. */
+VEC void key4_ask(const struct kvl_key4_logits_args *a, size_t bytes, int32_t i)
+{
+    const uint8_t *row = key4_row(a, bytes, i);
+    __builtin_prefetch(row);
+    __builtin_prefetch(row + bytes - 1);
 }
 
 /* Row by row, for any number of channels. */

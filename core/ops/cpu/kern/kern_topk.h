@@ -3,7 +3,7 @@
  * Floats become integers of the same order, and a binary search over these integers counts, pass by
  * pass, how many reach the middle of what is left: it ends as soon as exactly k do.  Of a long row
  * some are searched first: between two of them the wanted one must lie, nearly always, and only what
- * lies there is searched.  Where it does not, the whole row is, from what was learned. */
+ * lies there is searched.  Where it does not, the whole row is. */
 #ifndef KVL_KERN_TOPK_H
 #define KVL_KERN_TOPK_H
 
