@@ -146,7 +146,7 @@ enum kvl_prefill_type {
 
 /* What projections of decoded tokens multiply weights in blocks with (int16 and k16 in wtypes.def): see kvl_gemv_args. */
 enum kvl_decode_act {
-    KVL_DECODE_Q16 = 0, /* activations as integers of 16 bits on the CPU, floats on a GPU */
+    KVL_DECODE_Q16 = 0, /* activations as integers of 16 bits, on a GPU with some types */
     KVL_DECODE_Q8 = 1,  /* of 8 bits, as llama.cpp does; on the CPU alone */
 };
 

@@ -36,7 +36,7 @@ struct kvl_wtype_row {
     size_t block_bytes;
     int32_t word[2];
     uint16_t exponent;
-    bool x_int16; /* gemv of ref and cpu rounds x */
+    bool x_int16; /* gemv of ref and cpu rounds x; cuda's: see kvl_gemv_args */
 };
 
 /* All of them, in the order of their numbers. */
@@ -69,9 +69,9 @@ struct kvl_embed_args {
 };
 
 /* gemm: rows are computed in tiles of a fixed size, the last padded.  gemv: one row at a time; the
- * result of a row does not depend on n.  The two may round differently from each other: ref and cpu
- * gemv with weights in blocks (int16 and k16 in wtypes.def) round x to 16-bit integers per block of 32 columns
- * (ops/gemv_x.h), so that the products of a block are summed exactly; cuda keeps x as float. */
+ * result of a row does not depend on n.  The two may round differently from each other: gemv with weights in blocks
+ * (ref and cpu: int16 and k16 in wtypes.def; cuda: Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K) rounds x to 16-bit
+ * integers per block of 32 columns (ops/gemv_x.h), so that their products are summed exactly; others keep x as float. */
 struct kvl_gemm_args {
     float *y;       /* out [n][n_rows] */
     const float *x; /* [n][n_cols] */
