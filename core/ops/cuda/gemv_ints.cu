@@ -11,7 +11,6 @@
  * columns, of two to four 4096, of more 2048), every turn of a block rounds it anew. */
 #include "gemv.cuh"
 #include "gemv_x.h"
-#include "runtime.cuh"
 
 /* How a type is cut: a piece has WORDS words of four weights, in SUBS groups that have a scale each; PER_BLOCK
  * pieces are a block of BYTES bytes.  Words 2i and 2i + 1 are of eight columns that lie together.  ZERO is taken off
