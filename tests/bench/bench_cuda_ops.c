@@ -5,7 +5,8 @@
  * The matrices of a Llama-3-8B.  Only lines whose name contains `text` are measured.  A line has the time of a
  * call, its rate, and which share that is of the yardstick's in the same round: medians, and the smallest and
  * the largest share.
- *   gemv   weights of every type, one row of x (or four); yardstick: a streaming read
+ *   gemv   weights of most types, one row of x, and with the larger matrices four and eight; yardstick: a streaming
+ *          read
  *   gemm   rows of x in bf16 by weights of every type, or in float; yardstick: cuBLAS alone, in bf16, all rows
  *          in one call
  *   small  what a decode step has between them; yardstick: a streaming read, for what it says of launches
@@ -113,12 +114,15 @@ struct shape {
 static const struct shape shapes[] = {
     { "q", 4096, 4096 }, { "k", 1024, 4096 }, { "gate", 14336, 4096 }, { "down", 4096, 14336 }
 };
-static const enum kvl_wtype types[] = { KVL_W_F32,  KVL_W_F16,  KVL_W_BF16, KVL_W_Q8_0,
-                                        KVL_W_Q4_0, KVL_W_Q4_K, KVL_W_Q5_K, KVL_W_Q6_K };
+static const enum kvl_wtype types[] = {
+    KVL_W_F32,  KVL_W_F16,  KVL_W_BF16, KVL_W_Q8_0, KVL_W_Q4_0,
+    KVL_W_Q4_1, KVL_W_Q5_0, KVL_W_Q4_K, KVL_W_Q5_K, KVL_W_Q6_K
+};
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
     N_TYPES = sizeof types / sizeof *types,
     N_GEMM = 5,   /* of them: the others become bf16 as these do */
+    LARGE = 2,    /* the first of the larger shapes */
     MAX_N = 2048, /* rows of x */
     MAX_COLS = 14336
 };
@@ -165,10 +169,11 @@ static void bench_small(const struct bench *b, int32_t n)
 
 static void bench_all(const struct bench *b)
 {
-    static const int32_t rows[] = { 64, 512, 2048 };
+    static const int32_t few[] = { 1, 4, 8 }, rows[] = { 64, 512, 2048 };
     for (size_t t = 0; t < N_TYPES; t++)
         for (size_t s = 0; s < N_SHAPES; s++)
-            for (int32_t n = 1; n <= 4; n += 3) bench_gemv(b, &shapes[s], types[t], n);
+            for (size_t i = 0; i < (s < LARGE ? 1 : sizeof few / sizeof *few); i++)
+                bench_gemv(b, &shapes[s], types[t], few[i]);
     for (size_t t = 0; t < N_GEMM; t++)
         for (size_t s = 0; s < N_SHAPES; s++)
             for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -251,9 +251,9 @@ stage_2() {
         [ -z "$dry" ] && cp "$out/torch.jsonl" "$peers"
     run 45 attn.txt "$build/tests/bench_cuda_attn" 3 && [ -z "$dry" ] && grep '^{' "$out/attn.txt" >>"$peers"
     run 35 select.txt "$build/tests/bench_cuda_select" 3
-    run 30 ops.txt "$build/tests/bench_cuda_ops" 3
+    run 35 ops.txt "$build/tests/bench_cuda_ops" 3
     run 10 host.txt "$build/tests/bench_cuda_host" 2
-    run 320 bench.txt "$build/tests/bench_goals" --device cuda --model "$work/model.gguf" --depths 32768,131072 --rounds 3 \
+    run 315 bench.txt "$build/tests/bench_goals" --device cuda --model "$work/model.gguf" --depths 32768,131072 --rounds 3 \
         --peer-json "$peers" --json "$out/gpu.jsonl" --report="$out/gpu.md"
 }
 

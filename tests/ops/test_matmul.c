@@ -105,6 +105,24 @@ static void check_int16(const struct kvl_weight *w, const float *x, int32_t n)
     kvl_free(y);
 }
 
+/* gemv near its definition, which is that of gemm where this side does not round x. */
+static void check_gemv(const struct kvl_weight *w, const float *x, int32_t n)
+{
+    size_t n_y = (size_t)n * (size_t)w->n_rows;
+    float *y = ut_poison(n_y), *want = ut_poison(n_y), *floats = ut_poison(n_y);
+    struct kvl_gemv_args a = { .y = want, .x = x, .w = w, .n = n };
+    struct kvl_gemm_args exact = { .y = floats, .x = x, .w = w, .n = n };
+    assert_int_equal(kvl_ops_ref.gemv(&a), KVL_OK);
+    assert_int_equal(kvl_ops_ref.gemm(&exact), KVL_OK);
+    ut_near("gemv against gemm", want, floats, n_y, 3e-5 * sqrt(w->n_cols));
+    a.y = y;
+    assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+    ut_near("gemv", y, gemv_rounds_x(w->type) ? want : floats, n_y, 3e-6 * sqrt(w->n_cols));
+    kvl_free(floats);
+    kvl_free(want);
+    kvl_free(y);
+}
+
 /* A row of x in 8 bits, by long division: what every element of it becomes, and how far off that may be where it lies
  * halfway between two integers but for rounding. */
 static void eight_bits(const float *x, int32_t n, int32_t block, double *to, double *slack)
@@ -176,7 +194,8 @@ static void body_reference(struct kvl_rng *r)
 #ifdef KVL_TEST_CUDA /* more rows than a warp takes two of, than are rounded at a time */
         { 1, 2201, 64 },
         { 1, 33000, 32 },
-        /* more blocks than run at once, more columns of x than fit beside each other: of one row, of four, of eight */
+        /* more blocks than two for each of 132 multiprocessors; more columns of x than fit beside each other: of one
+         * row, of four, of eight */
         { 1, 4301, 256 },
         { 1, 9, 16896 },
         { 4, 11, 4352 },
@@ -198,9 +217,8 @@ static void body_reference(struct kvl_rng *r)
         matrix_open(r, &m, types[i % N_TYPES], s[1], s[2]);
         size_t n_y = (size_t)s[0] * (size_t)s[1];
         float *x = ut_random(r, (size_t)s[0] * (size_t)s[2], 1);
-        float *want = ut_poison(n_y), *gemm = ut_poison(n_y), *gemv = ut_poison(n_y);
+        float *want = ut_poison(n_y), *gemm = ut_poison(n_y);
         struct kvl_gemm_args a = { .y = want, .x = x, .w = &m.w, .n = s[0] };
-        struct kvl_gemv_args v = { .y = gemv, .x = x, .w = &m.w, .n = s[0] };
         assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
         a.y = gemm;
         assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
@@ -212,18 +230,9 @@ static void body_reference(struct kvl_rng *r)
         assert_int_equal(kvl_ops_ref.gemm(&a), KVL_OK);
         ut_near("gemm in bf16", gemm, want, n_y, 3e-6 * sqrt(s[2]));
         check_int16(&m.w, x, s[0]);
-        a = (struct kvl_gemm_args){ .y = gemm, .x = x, .w = &m.w, .n = s[0] };
-        assert_int_equal(kvl_ops_cpu.gemm(&a), KVL_OK);
-        v.y = want;
-        assert_int_equal(kvl_ops_ref.gemv(&v), KVL_OK);
-        ut_near("gemv against gemm", want, gemm, n_y, 3e-5 * sqrt(s[2]));
-        if (!gemv_rounds_x(m.w.type)) memcpy(want, gemm, n_y * sizeof *want);
-        v.y = gemv;
-        assert_int_equal(kvl_ops_cpu.gemv(&v), KVL_OK);
-        ut_near("gemv", gemv, want, n_y, 3e-6 * sqrt(s[2]));
+        check_gemv(&m.w, x, s[0]);
         if (n_y < 10000) check_q8(&m.w, x, s[0]);
         kvl_free(gemm);
-        kvl_free(gemv);
         kvl_free(want);
         kvl_free(x);
         kvl_free(m.data);
@@ -341,11 +350,12 @@ static void body_largest(struct kvl_rng *r)
         for (int32_t k = 0; k < N * 512; k++) x[k] = k / 512 % 2 ? -0.75f : 0.75f;
         w.data = data;
         check_int16(&w, x, N);
+        check_gemv(&w, x, N);
         kvl_free(data);
     }
 }
 
-static void test_gemm_largest_sums(void **state)
+static void test_largest_sums(void **state)
 {
     (void)state;
     ut_each_isa(body_largest);
@@ -411,35 +421,54 @@ static bool may_q8(enum kvl_wtype type)
 #endif
 }
 
-/* Rows that share the read of W round as a row alone. */
+/* n rows at once, and each alone: the same bits. */
+static void check_batch(const struct kvl_weight *w, const float *x, int32_t n, bool q8)
+{
+    size_t n_y = (size_t)n * (size_t)w->n_rows;
+    float *batch = ut_poison(n_y), *alone = ut_poison(n_y);
+    struct kvl_gemv_args a = { .y = batch, .x = x, .w = w, .n = n, .q8 = q8 };
+    assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+    kvl_ops_set_threads(1 + n % 3);
+    a.n = 1;
+    for (int32_t i = 0; i < n; i++) {
+        a.y = alone + i * w->n_rows;
+        a.x = x + i * w->n_cols;
+        assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
+    }
+    ut_same(kvl_wtype_name(w->type), batch, alone, n_y);
+    kvl_free(alone);
+    kvl_free(batch);
+}
+
+/* Rows that share the read of W round as a row alone.  Wide ones are rounded on a GPU in parts, the larger the fewer rows
+ * there are. */
 static void body_batch(struct kvl_rng *r)
 {
-    enum { ROWS = 203 };
+    enum { ROWS = 203, WIDE_ROWS = 20, WIDE_COLS = 4352 };
     for (int32_t i_t = 0; i_t < 2 * N_TYPES; i_t++)
         for (int32_t n = 1; n <= 9; n++) {
-            const int32_t t = i_t % N_TYPES;
+            const enum kvl_wtype type = types[i_t % N_TYPES];
             const bool q8 = i_t >= N_TYPES;
             struct matrix m;
-            int32_t n_cols = whole_blocks(types[t], 800);
-            if (ut_left_out(t, n) || (q8 && !may_q8(types[t]))) continue;
-            matrix_open(r, &m, types[t], ROWS, n_cols);
+            int32_t n_cols = whole_blocks(type, 800);
+            if (ut_left_out(i_t, n) || (q8 && !may_q8(type))) continue;
+            matrix_open(r, &m, type, ROWS, n_cols);
             float *x = ut_random(r, (size_t)(n * n_cols), 1);
-            float *batch = ut_poison((size_t)n * ROWS), *alone = ut_poison((size_t)n * ROWS);
-            struct kvl_gemv_args a = { .y = batch, .x = x, .w = &m.w, .n = n, .q8 = q8 };
-            assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
-            kvl_ops_set_threads(1 + n % 3);
-            for (int32_t i = 0; i < n; i++) {
-                a = (struct kvl_gemv_args){
-                    .y = alone + i * ROWS, .x = x + i * n_cols, .w = &m.w, .n = 1, .q8 = q8
-                };
-                assert_int_equal(kvl_ops_cpu.gemv(&a), KVL_OK);
-            }
-            ut_same("gemv", batch, alone, (size_t)n * ROWS);
-            kvl_free(alone);
-            kvl_free(batch);
+            check_batch(&m.w, x, n, q8);
             kvl_free(x);
             kvl_free(m.data);
         }
+#ifdef KVL_TEST_CUDA
+    for (int32_t i = 0; i < 2 * N_TYPES; i++) {
+        struct matrix m;
+        int32_t n = i < N_TYPES ? 3 : 7;
+        matrix_open(r, &m, types[i % N_TYPES], WIDE_ROWS, WIDE_COLS);
+        float *x = ut_random(r, (size_t)(n * WIDE_COLS), 1);
+        check_batch(&m.w, x, n, false);
+        kvl_free(x);
+        kvl_free(m.data);
+    }
+#endif
 }
 
 static void test_gemv_batched_as_alone(void **state)
@@ -727,8 +756,10 @@ static void test_any_place(void **state)
     (void)state;
     kvl_rng_seed(&r, 1);
     assert_int_equal(kvl_device_open("cuda", &d, &(struct kvl_err){ 0 }), KVL_OK);
-    for (int32_t t = 0; t < 3 * N_TYPES; t++) {
+    for (int32_t t = 0; t < 4 * N_TYPES; t++) {
         struct matrix m;
+        const bool gemm = t < 2 * N_TYPES;
+        int32_t n = gemm ? N : t < 3 * N_TYPES ? 3 : 1;
         int32_t n_cols = whole_blocks(types[t % N_TYPES], 192);
         size_t n_x = (size_t)(N * n_cols);
         matrix_open(&r, &m, types[t % N_TYPES], ROWS, n_cols);
@@ -745,12 +776,12 @@ static void test_any_place(void **state)
             float *y = there ? odd_y + 1 : want;
             const float *from = there ? odd_x + 1 : x;
             const struct kvl_weight *w = there ? &odd : &m.w;
-            struct kvl_gemm_args a = { .y = y, .x = from, .w = w, .n = N, .bf16 = t < N_TYPES };
-            struct kvl_gemv_args v = { .y = y, .x = from, .w = w, .n = 3 };
-            assert_int_equal(t < 2 * N_TYPES ? kvl_cpu_gemm(&a) : kvl_cpu_gemv(&v), KVL_OK);
+            struct kvl_gemm_args a = { .y = y, .x = from, .w = w, .n = n, .bf16 = t < N_TYPES };
+            struct kvl_gemv_args v = { .y = y, .x = from, .w = w, .n = n };
+            assert_int_equal(gemm ? kvl_cpu_gemm(&a) : kvl_cpu_gemv(&v), KVL_OK);
         }
         assert_int_equal(d->sync(), KVL_OK);
-        ut_same("product", odd_y + 1, want, (t < 2 * N_TYPES ? N : 3) * ROWS);
+        ut_same(kvl_wtype_name(types[t % N_TYPES]), odd_y + 1, want, (size_t)(n * ROWS));
         d->free(KVL_PLACE_SHARED, data);
         d->free(KVL_PLACE_SHARED, odd_x);
         d->free(KVL_PLACE_SHARED, odd_y);
@@ -934,7 +965,7 @@ int main(void)
 #endif
         cmocka_unit_test(test_gemm_is_a_chain),
         cmocka_unit_test(test_gemm_rows_are_independent),
-        cmocka_unit_test(test_gemm_largest_sums),
+        cmocka_unit_test(test_largest_sums),
         cmocka_unit_test(test_gemv_batched_as_alone),
         cmocka_unit_test(test_gemv_together_as_alone),
         cmocka_unit_test(test_gemv_made),

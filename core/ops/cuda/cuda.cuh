@@ -53,6 +53,7 @@ int kvl_cuda_sync(void);
 bool kvl_cuda_has_wgmma(void);
 /* Shared memory that a block may have. */
 int32_t kvl_cuda_block_bytes(void);
+int32_t kvl_cuda_multiprocessors(void);
 
 /* ---- one call of an operator ------------------------------------------------------------------- */
 

@@ -1,11 +1,12 @@
-/* Decode projections; quantised weights as integers are in gemv_ints.cu.  A warp takes one or two rows of W and walks along them 256 columns at a time, each lane
- * one piece of eight (wtype.cuh): W is read once, in the order of memory, dequantised in registers and multiplied
- * as float.  x, a few ten kilobytes, comes from the cache; up to eight rows of x share the read of W.  A lane's
- * sum is one chain of multiply-adds over its columns, the warp's a butterfly, so that neither the number of rows
- * of x nor where a row of W lies changes a bit.
+/* Decode projections of what gemv_ints.cu does not take: plain types, and quantised ones that are widened by their
+ * definition (Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0).  A warp takes one or two rows of W and walks along them
+ * 256 columns at a time, each lane one piece of eight (wtype.cuh): W is read once, in the order of memory, widened in
+ * registers and multiplied as float.  x, a few ten kilobytes, comes from the cache; up to eight rows of x share the read
+ * of W.  A lane's sum is one chain of multiply-adds over its columns, the warp's a butterfly, so that neither the number
+ * of rows of x nor where a row of W lies changes a bit.
  *
- * Limit: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here, also
- * for the quantised types of which gemv_ints.cu has no kernel and the CPU rounds x to 16 bits. */
+ * Limit of plain types: the bytes of W over the memory's bandwidth.  Times: results/gpu-kernels.md.  x stays float here,
+ * also where the CPU rounds it to 16 bits (int16 and k16 in wtypes.def). */
 #include "gemv.cuh"
 
 /* Eight columns of R rows of W times N rows of x. */
@@ -25,12 +26,12 @@ static __device__ inline void gemv_step(float (*sum)[N], const float (*w)[KVL_PI
     }
 }
 
-/* Pieces of a lane that are asked for at once.  Two such sets take turns, so that one is under way while the
- * other is multiplied: with one row of x that is 8 loads of 16 bytes a lane, which the compiler does not bring
- * about by itself (tests/gpu/kernels.txt). */
+/* Pieces of a lane that are asked for at once, of plain types.  Two such sets take turns, so that one is under way
+ * while the other is multiplied: with one row of x that is 8 loads of 16 bytes a lane, which the compiler does not
+ * bring about by itself (tests/gpu/kernels.txt). */
 template <int TYPE, int N, int R> struct gemv_ring {
     enum {
-        LOADS = KVL_MAX(1, (int)kvl_raw<TYPE>::QUADS) * R, /* of a piece */
+        LOADS = kvl_raw<TYPE>::QUADS * R, /* of a piece */
         PIECES = KVL_MAX(1, (N == 1 ? 4 : 2) / LOADS),
         SETS = 2
     };

@@ -1,54 +1,55 @@
 /* Decode projections of quantised weights, as products of integers.  x becomes 16-bit integers and a scale per 32
- * columns, as gemv_x.h says and on the CPU: sums of a block are exact and the same there.  __dp4a multiplies four bytes at a time:
- * x is its upper bytes, which have a sign, and its lower ones, which have none.
+ * columns, as gemv_x.h says and on the CPU.  Sums of 16 columns (of Q6_K: 8) are integers, and exact.  __dp4a multiplies
+ * four bytes at a time: x is its upper bytes, which have a sign, and its lower ones, which have none.
  *
- * A block rounds x into shared memory while its first weights are on their way, and takes as many rows of W as it can:
- * there are as many blocks as run at once.  A lane takes a piece of a block of W (ints_kind), 32 lanes 32 neighbouring
- * pieces.  Its sum is one chain over its pieces, the warp's a butterfly: neither the number of rows of x nor where
- * a row of W lies changes a bit.
+ * A block of threads rounds x into shared memory while its first weights are on their way, and takes as many rows of W
+ * as it can: there are two on a multiprocessor, or one (ints_per_sm).  A lane takes a piece of a block of W (ints_kind),
+ * 32 lanes 32 neighbouring pieces.  Its sum is one chain over its pieces, the warp's a butterfly: neither the number of
+ * rows of x nor where a row of W lies changes a bit.
  *
- * Limit: the bytes of W over the memory's bandwidth. */
+ * Limit: the bytes of W over the memory's bandwidth.  Where x does not fit into its room (ints_most_cols: of one row 16384
+ * columns, of two to four 4096, of more 2048), every turn of a block rounds it anew. */
 #include "gemv.cuh"
 #include "gemv_x.h"
-#include "runtime.cuh"
 
 /* How a type is cut: a piece has WORDS words of four weights, in SUBS groups that have a scale each; PER_BLOCK
  * pieces are a block of BYTES bytes.  Words 2i and 2i + 1 are of eight columns that lie together.  ZERO is taken off
- * every weight.  LESS: so is a part of each group, which are 16 columns.  LEAST: of types of 32 columns, whether a
- * block begins with two halves, of which the second is the least value, and at a multiple of four.  LOADED, HEAD:
- * registers of a piece as it is loaded.  PIECES: how many of those are asked for at once. */
+ * every weight.  OF_16: groups are 16 columns, whose sum of x is at hand.  LESS: a part of each group, no integer, is
+ * taken off too (OF_16 alone).  LEAST: of types of 32 columns, whether a block begins with two halves, of which the
+ * second is the least value, and at a multiple of four.  LOADED, HEAD: registers of a piece as it is loaded.  PIECES:
+ * how many of those are asked for at once. */
 template <int TYPE> struct ints_kind;
 template <> struct ints_kind<KVL_W_Q8_0> {
     enum { COLS = 16, WORDS = 4, SUBS = 1, PER_BLOCK = 2, BYTES = 34, ZERO = 128 };
-    enum { LESS = false, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
+    enum { OF_16 = false, LESS = false, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_0> {
-    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 18, ZERO = 0 };
-    enum { LESS = true, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 18, ZERO = 8 };
+    enum { OF_16 = true, LESS = false, LEAST = false, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_1> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 20, ZERO = 0 };
-    enum { LESS = true, LEAST = true, LOADED = 4, HEAD = 1, PIECES = 2 };
+    enum { OF_16 = true, LESS = true, LEAST = true, LOADED = 4, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q5_0> {
-    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 22, ZERO = 0 };
-    enum { LESS = true, LEAST = false, LOADED = 6, HEAD = 1, PIECES = 2 };
+    enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 22, ZERO = 16 };
+    enum { OF_16 = true, LESS = false, LEAST = false, LOADED = 6, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q5_1> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 1, BYTES = 24, ZERO = 0 };
-    enum { LESS = true, LEAST = true, LOADED = 5, HEAD = 1, PIECES = 2 };
+    enum { OF_16 = true, LESS = true, LEAST = true, LOADED = 5, HEAD = 1, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q4_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 144, ZERO = 0 };
-    enum { LESS = true, LEAST = false, LOADED = 4, HEAD = 4, PIECES = 2 };
+    enum { OF_16 = true, LESS = true, LEAST = false, LOADED = 4, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q5_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 2, PER_BLOCK = 8, BYTES = 176, ZERO = 0 };
-    enum { LESS = true, LEAST = false, LOADED = 8, HEAD = 4, PIECES = 2 };
+    enum { OF_16 = true, LESS = true, LEAST = false, LOADED = 8, HEAD = 4, PIECES = 2 };
 };
 template <> struct ints_kind<KVL_W_Q6_K> {
     enum { COLS = 32, WORDS = 8, SUBS = 4, PER_BLOCK = 8, BYTES = 210, ZERO = 32 };
-    enum { LESS = false, LEAST = false, LOADED = 12, HEAD = 5, PIECES = 1 };
+    enum { OF_16 = false, LESS = false, LEAST = false, LOADED = 12, HEAD = 5, PIECES = 1 };
 };
 
 /* ---- x ----------------------------------------------------------------------------------------------- */
@@ -57,10 +58,11 @@ enum {
     INTS_SUM = 16,   /* columns of a sum of x */
     INTS_SCALE = 32, /* of a scale */
     INTS_UNIT = 8,   /* of what is read at once */
-    INTS_SWIZZLE = 64
+    INTS_SWIZZLE = 64,
+    INTS_AHEAD = 4 /* loads of x that a thread has under way while it is rounded */
 };
 
-/* Columns of x in shared memory at a time: a multiple of what 32 lanes take.  With one row most projections fit whole. */
+/* Columns of x in shared memory at a time.  With one row most projections fit whole. */
 static constexpr int32_t ints_most_cols(int n)
 {
     return n == 1 ? 16384 : n <= 4 ? 4096 : 2048;
@@ -99,9 +101,9 @@ template <int TYPE> static __device__ inline int32_t ints_unit(int32_t room, int
     return i * (room / INTS_UNIT) + (c / INTS_UNIT ^ by);
 }
 
-static __device__ inline void ints_four(float *v, const float *x)
+template <bool WIDE> static __device__ inline void ints_four(float *v, const float *x)
 {
-    if (reinterpret_cast<uintptr_t>(x) % 16 == 0) {
+    if (WIDE) {
         float4 f = *reinterpret_cast<const float4 *>(x);
         v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
     } else {
@@ -109,37 +111,58 @@ static __device__ inline void ints_four(float *v, const float *x)
     }
 }
 
-/* Columns col0 .. col0 + n_cols - 1 of the rows of a, by the whole block: a thread takes four, eight share a scale. */
+/* Columns c .. c + 3 of row i, by a lane of eight that share a scale; there: the row has them. */
 template <int TYPE>
+static __device__ inline void ints_round_four(const struct ints_x *x, const float *v, int32_t i,
+                                              int32_t c, bool there)
+{
+    float top = 0, times;
+    uint32_t high = 0, low = 0;
+    int32_t sum = 0;
+    for (int j = 0; j < 4; j++) /* fmaxf would drop a NaN */
+        top = fabsf(v[j]) <= FLT_MAX ? fmaxf(top, fabsf(v[j])) : INFINITY;
+    for (int o = INTS_SCALE / 8; o > 0; o /= 2)
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
+    const float scale = kvl_gemv_scale(top, KVL_GEMV_MOST, &times);
+    for (int j = 0; j < 4; j++) {
+        int32_t q = kvl_gemv_round(v[j], times);
+        high |= ((uint32_t)q >> 8 & 0xffu) << 8 * j;
+        low |= ((uint32_t)q & 0xffu) << 8 * j;
+        sum += q;
+    }
+    for (int o = INTS_SUM / 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+    if (!there) return;
+    reinterpret_cast<uint2 *>(x->unit + ints_unit<TYPE>(x->room, i, c))[c / 4 % 2] =
+        make_uint2(high, low);
+    if (c % INTS_SCALE == 0) x->scale[(i * x->room + c) / INTS_SCALE] = scale;
+    if (c % INTS_SUM == 0) x->sum[(i * x->room + c) / INTS_SUM] = sum;
+}
+
+/* Columns col0 .. col0 + n_cols - 1 of the rows of a, by the whole block, four a thread.  INTS_AHEAD such fours are asked
+ * for before the first is looked at; a warp goes on while one of its lanes has one. */
+template <int TYPE, bool WIDE>
 static __device__ void ints_round(const struct ints_x *x, const gemv_in *a, int32_t col0,
                                   int32_t n_cols)
 {
     const int32_t fours = n_cols / 4, count = a->n * fours;
-    for (int32_t at = (int32_t)threadIdx.x; at - (int32_t)threadIdx.x % KVL_WARP < count;
-         at += GEMV_THREADS) {
-        const bool there = at < count;
-        const int32_t i = there ? at / fours : 0, c = there ? at % fours * 4 : 0;
-        float v[4] = {}, top = 0, times;
-        uint32_t high = 0, low = 0;
-        int32_t sum = 0;
-        if (there) ints_four(v, a->x + (size_t)i * (size_t)a->n_cols + (size_t)(col0 + c));
-        for (int j = 0; j < 4; j++) /* fmaxf would drop a NaN */
-            top = fabsf(v[j]) <= FLT_MAX ? fmaxf(top, fabsf(v[j])) : INFINITY;
-        for (int o = INTS_SCALE / 8; o > 0; o /= 2)
-            top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, o));
-        float scale = kvl_gemv_scale(top, KVL_GEMV_MOST, &times);
-        for (int j = 0; j < 4; j++) {
-            int32_t q = kvl_gemv_round(v[j], times);
-            high |= ((uint32_t)q >> 8 & 0xffu) << 8 * j;
-            low |= ((uint32_t)q & 0xffu) << 8 * j;
-            sum += q;
+    const int32_t lane = (int32_t)threadIdx.x % KVL_WARP;
+    for (int32_t warp0 = (int32_t)threadIdx.x - lane; warp0 < count;
+         warp0 += INTS_AHEAD * GEMV_THREADS) {
+        float v[INTS_AHEAD][4] = {};
+        int32_t i[INTS_AHEAD] = {}, c[INTS_AHEAD] = {};
+#pragma unroll
+        for (int k = 0; k < INTS_AHEAD; k++) {
+            const int32_t at = warp0 + k * GEMV_THREADS + lane;
+            if (at >= count) continue;
+            i[k] = at / fours;
+            c[k] = at % fours * 4;
+            ints_four<WIDE>(v[k], a->x + (size_t)i[k] * (size_t)a->n_cols + (size_t)(col0 + c[k]));
         }
-        for (int o = INTS_SUM / 8; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-        if (!there) continue;
-        reinterpret_cast<uint2 *>(x->unit + ints_unit<TYPE>(x->room, i, c))[c / 4 % 2] =
-            make_uint2(high, low);
-        if (c % INTS_SCALE == 0) x->scale[(i * x->room + c) / INTS_SCALE] = scale;
-        if (c % INTS_SUM == 0) x->sum[(i * x->room + c) / INTS_SUM] = sum;
+#pragma unroll
+        for (int k = 0; k < INTS_AHEAD; k++) {
+            const int32_t from = warp0 + k * GEMV_THREADS;
+            if (from < count) ints_round_four<TYPE>(x, v[k], i[k], c[k], from + lane < count);
+        }
     }
 }
 
@@ -302,7 +325,7 @@ static __device__ inline void ints_unpack_32(struct ints_piece<TYPE> *p,
     }
     for (int s = 0; s < ints_kind<TYPE>::SUBS; s++) {
         p->scale[s] = d;
-        p->less[s] = LEAST ? -least : (FIVE ? 16 : 8) * d;
+        p->less[s] = -least;
     }
 }
 
@@ -359,14 +382,14 @@ static __device__ inline void ints_x_of(uint32_t *high, uint32_t *low, const str
     }
 }
 
-/* The sum of n words of weights times those of x.  Weights of Q8_0 have a sign, which the lower bytes of x do not: 128
- * more is multiplied with them and taken off. */
+/* The sum of n words of weights times those of x; OF_16: their ZERO is not taken off yet.  Weights of Q8_0 have a sign,
+ * which the lower bytes of x do not: 128 more is multiplied with them and taken off. */
 template <int TYPE>
 static __device__ inline int32_t ints_dot(const uint32_t *w, const uint32_t *high,
                                           const uint32_t *low, int n)
 {
     constexpr bool SIGNED = TYPE == KVL_W_Q8_0;
-    constexpr int32_t ZERO = ints_kind<TYPE>::ZERO;
+    constexpr int32_t ZERO = ints_kind<TYPE>::OF_16 ? 0 : ints_kind<TYPE>::ZERO;
     int32_t upper = 0, uppers = 0;
     uint32_t lower = 0, lowers = 0;
 #pragma unroll
@@ -397,13 +420,14 @@ static __device__ inline void ints_step(float (*sum)[N], const struct ints_piece
             const int32_t c = ints_col<TYPE>(lane, s * WORDS);
             const int32_t first = at * x->room + turn * ints_lane<TYPE, R>::COLS;
             const float scale = x->scale[first / INTS_SCALE + c / INTS_SCALE];
-            const float ones = kind::LESS ? (float)x->sum[first / INTS_SUM + c / INTS_SUM] : 0;
+            const int32_t ones = kind::OF_16 ? x->sum[first / INTS_SUM + c / INTS_SUM] : 0;
 #pragma unroll
             for (int r = 0; r < R; r++) {
-                const int32_t dot =
+                int32_t dot =
                     ints_dot<TYPE>(p[r].word + s * WORDS, high + s * WORDS, low + s * WORDS, WORDS);
+                if (kind::OF_16) dot -= kind::ZERO * ones;
                 sum[r][i] = fmaf(p[r].scale[s] * scale, (float)dot, sum[r][i]);
-                if (kind::LESS) sum[r][i] = fmaf(-(p[r].less[s] * scale), ones, sum[r][i]);
+                if (kind::LESS) sum[r][i] = fmaf(-(p[r].less[s] * scale), (float)ones, sum[r][i]);
             }
         }
     }
@@ -479,7 +503,8 @@ static constexpr int ints_per_sm(int type, int n, int r)
     return (type == KVL_W_Q6_K && r == 2) || (type == KVL_W_Q5_K && n == 8) ? 1 : 2;
 }
 
-/* `room`: columns of x at a time.  Where they are not all of them, every row of W rounds them anew. */
+/* `room`: columns of x at a time.  Where they are not all of them, every turn of a block rounds them anew.  They are whole
+ * turns of the lanes, so that a column is the same lane's whatever the room. */
 template <int TYPE, bool WIDE, int N, int R, bool GATED>
 static __global__ void __launch_bounds__(GEMV_THREADS, ints_per_sm(TYPE, N, R))
     gemv_ints(const gemv_in a, int32_t n_blocks, int32_t room)
@@ -506,7 +531,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, ints_per_sm(TYPE, N, R))
                 ints_ask<TYPE, WIDE, R>(sets.raw[s], &l, s * ring::PIECES);
             if (!rounded) {
                 __syncthreads(); /* all have read what was there */
-                ints_round<TYPE>(&x, &a, col0, n_cols);
+                ints_round<TYPE, WIDE>(&x, &a, col0, n_cols);
                 __syncthreads();
             }
             rounded = room >= a.n_cols;
@@ -518,7 +543,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, ints_per_sm(TYPE, N, R))
 
 /* ---- launch ---------------------------------------------------------------------------------------- */
 
-/* As many blocks as run at once, or so many fewer that each takes as many rows as the others. */
+/* ints_per_sm blocks a multiprocessor, or so many fewer that each takes as many rows as the others. */
 template <int TYPE, bool WIDE, int N, int R, bool GATED> static void ints_start(gemv_in *in)
 {
     const int32_t n_blocks = gemv_blocks(in, GEMV_WARPS * (GATED ? 1 : R));
@@ -526,11 +551,13 @@ template <int TYPE, bool WIDE, int N, int R, bool GATED> static void ints_start(
         kvl_ceil_div(n_blocks, ints_per_sm(TYPE, N, R) * kvl_cuda_multiprocessors());
     const int32_t all = kvl_ceil_div(in->n_cols, INTS_SWIZZLE) * INTS_SWIZZLE;
     const int32_t room = KVL_MIN(all, ints_most_cols(N));
+    static_assert(ints_most_cols(N) % ints_lane<TYPE, R>::COLS == 0, "bits would depend on n");
     KVL_LAUNCH((gemv_ints<TYPE, WIDE, N, R, GATED>), (unsigned)kvl_ceil_div(n_blocks, turns),
                GEMV_THREADS, ints_bytes(in->n, room), *in, n_blocks, room);
 }
 
-/* Two rows a warp halve the reads of x, where that leaves every multiprocessor a block. */
+/* Two rows of W a warp halve the reads of x: for one row of x where that leaves every multiprocessor a block, for more
+ * rows of x always. */
 template <int TYPE> static void ints_launch(gemv_in *in, bool wide, bool gated)
 {
     const bool many = TYPE != KVL_W_Q6_K && /* two of its rows are a block a multiprocessor */

@@ -51,7 +51,6 @@ extern struct kvl_cuda_runtime kvl_cuda_rt;
 int kvl_cuda_ready(void);
 /* All streams have run, and what waited to be freed is. */
 int kvl_cuda_rest(void);
-int32_t kvl_cuda_multiprocessors(void);
 /* The first failure's text. */
 int kvl_cuda_fail(const char *fmt, ...) KVL_PRINTF(1, 2);
 
