@@ -43,7 +43,7 @@ one() { cat "$tmp"/*.jsonl | jq -r "select(.part == \"peer\") | .$1" | head -1; 
     echo "| model | what | depth | threads | kvlab | llama.cpp's time over ours | goal |"
     echo "|---|---|---:|---:|---:|---:|---|"
     awk -F '\t' '
-        function time(s) { return s < 1 ? sprintf("%.0f ms", 1000 * s) : sprintf("%.2f s", s) }
+        function time(s) { return s < 0.01 ? sprintf("%.2f ms", 1000 * s) : s < 1 ? sprintf("%.0f ms", 1000 * s) : sprintf("%.2f s", s) }
         $3 == "f32" { want = ($2 ~ /^decode/ && $4 == 0) ? 1.2 : 1; met = $8 >= want
             printf "| %s | %s | %d | %d | %s | ", $1, $2, $4, $5, time($6)
             printf "%.2f (%.2f .. %.2f) | %s |\n", $8, $9, $10, met ? "met" : "**" want "**" }
