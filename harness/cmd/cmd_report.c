@@ -36,8 +36,7 @@ struct report_args {
 
 static const struct argp_option report_options[] = {
     { "by", REPORT_BY, "KEY", 0,
-      "official accuracy with one column per task, protocol, length or depth (where evidence lies "
-      "at "
+      "official accuracy with one column per task, protocol, length or depth (of evidence at "
       "random depths: per quarter of the context)",
       0 },
     { "vs", REPORT_VS, "POLICY", 0, "differences to a policy on the same questions", 0 },

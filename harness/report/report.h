@@ -19,7 +19,7 @@ size_t kvl_report_blocks(const struct kvl_results *r);
  * and bytes.  Notes included.  KVL_ENOMEM. */
 int kvl_report_summary(const struct kvl_results *r, enum kvl_table_form form, FILE *out,
                        struct kvl_err *err);
-/* Official accuracy with one column per value of `key`. */
+/* Official accuracy with one column per value of `key`; of evidence at random depths, per quarter of the context. */
 int kvl_report_by(const struct kvl_results *r, enum kvl_block_key key, enum kvl_table_form form,
                   FILE *out, struct kvl_err *err);
 /* One block of texts: perplexity instead of accuracy.  x [n]. */

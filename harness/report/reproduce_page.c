@@ -366,8 +366,8 @@ static void scale_page(const struct kvl_reproduced *r, FILE *out)
 static void note_page(const struct kvl_reproduced *r, FILE *out)
 {
     const char *note = r->published->note, *end = strstr(note, "Small scale:");
-    char *text =
-        strndup(note, r->scale == KVL_SCALE_REAL && end ? (size_t)(end - note) : strlen(note));
+    size_t n = r->scale == KVL_SCALE_REAL && end ? (size_t)(end - note) : strlen(note);
+    char *text = n > 0 ? strndup(note, n) : NULL;
     if (!text) return;
     fputs("<p>", out);
     kvl_page_text(out, text);
