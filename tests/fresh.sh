@@ -33,13 +33,15 @@ make_folder() {
     # How this machine gets at its mirrors.
     apt-config dump Acquire | grep -iE 'proxy|check-(valid|date)|::(https?|verify|cainfo)' >"$root/etc/apt/apt.conf.d/99-as-outside" || true
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" 2>/dev/null || true
+    cp -L /etc/pip.conf "$root/etc/" 2>/dev/null || true
     inside 'apt-get update -qq' >"$log" 2>&1 || no_folder "apt-get update in the folder did not work: $(tail -n 1 "$log")"
 }
 
 # inside COMMAND: a shell in the folder, with its own /proc, /sys and /dev, which are gone when it ends
 inside() {
     local command=$1 settings
-    mapfile -t settings < <(env | grep -iE '^(http|https|ftp|no|all)_proxy=')
+    mapfile -t settings < <(env | grep -iE '^((http|https|ftp|no|all)_proxy|pip_(cert|index_url|extra_index_url|trusted_host))=')
     # shellcheck disable=SC2016
     unshare --mount sh -c '
         root=$1
