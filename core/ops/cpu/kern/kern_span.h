@@ -52,12 +52,18 @@ VEC void prefetch_row(const uint8_t *row, size_t bytes)
     for (size_t o = 0; o < bytes; o += 64) __builtin_prefetch(row + o, 0, 2);
 }
 
-/* s [head][VW / n_heads] += q k for n_row slots, along VW channels from c on, which are at k[] + off;
- * q [channels / VW][head][VW]. */
-VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                    int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t n_row)
+/* Where the sum of head h and slot j lies: [group of slots][head][VW / n_heads]. */
+VEC int32_t scores_at(int32_t h, int32_t j, int32_t n_heads)
 {
     const int32_t n_tok = VW / n_heads;
+    return j / n_tok * VW + h * n_tok + j % n_tok;
+}
+
+/* s += q k for slots j0 .. j0 + n_row - 1, along VW channels from c on, which are at k[] + off; q [channels / VW][head][VW]. */
+VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
+                    int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t j0,
+                    int32_t n_row)
+{
     vf y[SPAN_HEADS];
     UNROLL
     for (int32_t h = 0; h < used; h++) y[h] = vf_load((const float *)q + c * n_heads + h * VW);
@@ -65,15 +71,17 @@ VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype t
     for (int32_t j = 0; j < n_row; j++) {
         vf x = len == VW ? load_as(k[j] + off, type, 0) : load_as_n(k[j] + off, type, 0, len);
         UNROLL
-        for (int32_t h = 0; h < used; h++) s[h * n_tok + j] = vf_fma(x, y[h], s[h * n_tok + j]);
+        for (int32_t h = 0; h < used; h++) {
+            vf *to = s + scores_at(h, j0 + j, n_heads);
+            *to = vf_fma(x, y[h], *to);
+        }
     }
 }
 
 /* The same along 2 * VW channels, which make one vector of q. */
 VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, int32_t n_heads,
-                     int32_t used, int32_t c, int32_t len, int32_t n_row)
+                     int32_t used, int32_t c, int32_t len, int32_t j0, int32_t n_row)
 {
-    const int32_t n_tok = VW / n_heads;
     vb y[SPAN_HEADS];
     UNROLL
     for (int32_t h = 0; h < used; h++)
@@ -83,23 +91,26 @@ VEC void scores_bf16(vf *s, const uint8_t *const *k, size_t off, const void *q, 
         const uint16_t *at = (const uint16_t *)(const void *)(k[j] + off);
         vb x = len == 2 * VW ? vb_load(at) : vb_load_n(at, len);
         UNROLL
-        for (int32_t h = 0; h < used; h++)
-            s[h * n_tok + j] = vf_dot_bf16(s[h * n_tok + j], x, y[h]);
+        for (int32_t h = 0; h < used; h++) {
+            vf *to = s + scores_at(h, j0 + j, n_heads);
+            *to = vf_dot_bf16(*to, x, y[h]);
+        }
     }
 }
 
 VEC void scores_step(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
-                     int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t n_row)
+                     int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t j0,
+                     int32_t n_row)
 {
     if (type == KVL_W_BF16)
-        scores_bf16(s, k, off, q, n_heads, used, c, len, n_row);
+        scores_bf16(s, k, off, q, n_heads, used, c, len, j0, n_row);
     else
-        scores_f32(s, k, off, type, q, n_heads, used, c, len, n_row);
+        scores_f32(s, k, off, type, q, n_heads, used, c, len, j0, n_row);
 }
 
-/* All channels of n_row slots; asks for as many rows. */
+/* All channels of n_row slots, from slot j0 of those from t on; asks for as many rows. */
 VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type, const void *q,
-                     int32_t n_heads, int32_t used, int32_t n_row)
+                     int32_t n_heads, int32_t used, int32_t j0, int32_t n_row)
 {
     const int32_t step = type == KVL_W_BF16 ? 2 * VW : VW;
     const int32_t elem = type == KVL_W_F32 ? 4 : 2, line = 64 / elem;
@@ -107,8 +118,8 @@ VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type
     int32_t c = 0;
     UNROLL
     for (int32_t j = 0; j < n_row; j++) {
-        k[j] = p->row[t + j] + p->off;
-        ahead[j] = p->ahead[t + j] + p->ahead_off;
+        k[j] = p->row[t + j0 + j] + p->off;
+        ahead[j] = p->ahead[t + j0 + j] + p->ahead_off;
     }
     for (; c + line <= p->head_dim; c += line) {
         const size_t off = (size_t)(c * elem);
@@ -116,32 +127,43 @@ VEC void scores_rows(vf *s, const struct pass *p, int32_t t, enum kvl_wtype type
         for (int32_t j = 0; j < n_row; j++) __builtin_prefetch(ahead[j] + off, 0, 2);
         UNROLL
         for (int32_t i = 0; i < line; i += step)
-            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, used, c + i, step, n_row);
+            scores_step(s, k, off + (size_t)(i * elem), type, q, n_heads, used, c + i, step, j0,
+                        n_row);
     }
     for (; c < p->head_dim; c += step)
         scores_step(s, k, (size_t)(c * elem), type, q, n_heads, used, c,
-                    KVL_MIN(step, p->head_dim - c), n_row);
+                    KVL_MIN(step, p->head_dim - c), j0, n_row);
 }
 
-/* One vector of sc: q . k of VW / n_heads slots, slot t and up. */
-VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
-                      const void *q, int32_t n_heads, int32_t used)
+/* Vectors of sc that are made at a time: three heads of two slots would leave half of the registers empty, and
+ * multiply-adds would wait for each other. */
+VEC int32_t scores_vectors(enum kvl_wtype type, int32_t n_heads, int32_t used)
 {
-    const int32_t n_tok = VW / n_heads, n_row = KVL_MIN(n_tok, SPAN_ROWS);
-    vf s[VW];
+    return type != KVL_W_BF16 && used == 3 && 2 * n_heads == VW ? 2 : 1;
+}
+
+/* n_vec vectors of sc: q . k of VW / n_heads slots each, slot t and up. */
+VEC void scores_group(float *sc, const struct pass *p, int32_t t, enum kvl_wtype type,
+                      const void *q, int32_t n_heads, int32_t used, int32_t n_vec)
+{
+    const int32_t n_tok = n_vec * VW / n_heads, n_row = KVL_MIN(n_tok, SPAN_ROWS);
+    vf s[2 * VW];
     UNROLL
-    for (int32_t i = 0; i < VW; i++) s[i] = vf_zero();
+    for (int32_t i = 0; i < n_vec * VW; i++) s[i] = vf_zero();
     UNROLL
     for (int32_t j = 0; j < n_tok; j += n_row)
-        scores_rows(s + j, p, t + j, type, q, n_heads, used, n_row);
-    vf_store(sc, vf_mul(vf_sums(s), vf_set1(p->scale)));
+        scores_rows(s, p, t, type, q, n_heads, used, j, n_row);
+    UNROLL
+    for (int32_t i = 0; i < n_vec; i++)
+        vf_store(sc + i * VW, vf_mul(vf_sums(s + i * VW), vf_set1(p->scale)));
 }
 
 VEC void scores_heads(float *sc, const struct pass *p, enum kvl_wtype type, const void *q,
                       int32_t n_heads, int32_t used)
 {
-    for (int32_t t = 0; t < p->n; t += VW / n_heads)
-        scores_group(sc + t * n_heads, p, t, type, q, n_heads, used);
+    const int32_t n_vec = scores_vectors(type, n_heads, used);
+    for (int32_t t = 0; t < p->n; t += n_vec * VW / n_heads)
+        scores_group(sc + t * n_heads, p, t, type, q, n_heads, used, n_vec);
 }
 
 /* s [head][n_vec] += weight times a value for n_vec vectors of channels; w: of head 0. */
