@@ -30,10 +30,12 @@ libutf8proc:libutf8proc-dev
 openblas:libopenblas-dev
 cmocka:libcmocka-dev
 "
-# The tests want these, too: kernels of ops/cuda run on the CPU, compiled as C++, and Makefiles are tried.
+# The tests want these, too: kernels of ops/cuda run on the CPU, compiled as C++, Makefiles are tried, and kernels for
+# AVX-512 run on processors without it.
 kvl_needs_tests="
 g++:g++
 make:make
+simde/x86/avx512.h:libsimde-dev
 "
 
 # Tests that want these skip, and say so, where they are missing.  Who may install packages without asking gets them.
@@ -48,6 +50,7 @@ snakemake:snakemake
 
 kvl_has() {
     case $2 in
+    libsimde-dev) echo "#include <$1>" | cc -E -x c -o /dev/null - 2>/dev/null ;;
     *-dev) command -v pkg-config >/dev/null && pkg-config --exists "$1" ;;
     gcc) command -v gcc >/dev/null && echo 'int main(void){return 0;}' | gcc -x c -fopenmp -o /dev/null - 2>/dev/null ;;
     python3-pip) python3 -c 'import pip' 2>/dev/null ;;

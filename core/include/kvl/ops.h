@@ -85,7 +85,7 @@ struct kvl_gemm_args {
     bool blas;
     /* Without bf16, weights in blocks (int16 and k16 in wtypes.def): x may be rounded to 15-bit integers per block
      * of 32 columns (ops/gemv_x.h) and their products summed exactly.  ref does so; cpu where that is faster, which
-     * is with avx2; cuda keeps x as float. */
+     * is with avx2 and avx512; cuda keeps x as float. */
     bool int16;
 };
 struct kvl_gemv_args {

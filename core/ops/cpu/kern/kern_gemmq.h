@@ -34,28 +34,33 @@ static size_t gemmq_scratch(int32_t n_cols)
 
 /* ---- x ------------------------------------------------------------------------------------- */
 
-/* One block of one row: dst is its place 0. */
-VEC void gemmq_pack_block(float *dst, const float *x)
+/* One block of one row as integers; scale: place 16 of it, and sums behind. */
+VEC void gemmq_round(float *pair, float *scale, const float *x)
 {
-    float times, scale = kvl_gemv_scale(gemv_pack_top(x), KVL_GEMM_MOST, &times);
-    int16_t q[32];
-    int32_t sum[2] = { 0 };
-    vq_store(q, vq_round(x, times));
-    for (int32_t i = 0; i < 32; i++) sum[i / 16] += q[i];
-    for (int32_t p = 0; p < 16; p++) memcpy(dst + (size_t)p * MR, q + 2 * p, sizeof *dst);
-    dst[16 * MR] = scale;
-    dst[17 * MR] = (float)(sum[0] + sum[1]);
-    dst[18 * MR] = (float)sum[0];
-    dst[19 * MR] = (float)sum[1];
+    float times, one = 1, half[2];
+    *scale = kvl_gemv_scale(gemv_pack_top(x), KVL_GEMM_MOST, &times);
+    const vq q = vq_round(x, times);
+    vq_store((int16_t *)(void *)pair, q);
+    for (int16_t h = 0; h < 2; h++) /* exact: below 2^24 */
+        half[h] =
+            vq_hsum(vq_scaled(vq_zero(), &one, vq_dot(vq_none(), q, vq_set((int16_t)(1 - h), h))));
+    scale[MR] = half[0] + half[1];
+    scale[2 * MR] = half[0];
+    scale[3 * MR] = half[1];
 }
 
 /* dst [places][MR]: a group of up to MR rows of x, missing rows zero. */
 static void gemmq_pack(float *dst, const float *x, size_t ld, int32_t n_rows, int32_t k)
 {
+    const float *rows[VW] = { 0 };
+    float pairs[MR][16];
+    for (int32_t i = 0; i < n_rows; i++) rows[i] = pairs[i];
     if (n_rows < MR) memset(dst, 0, (size_t)gemmq_places(k) * MR * sizeof *dst);
-    for (int32_t i = 0; i < n_rows; i++)
-        for (int32_t c = 0; c < k; c += 32)
-            gemmq_pack_block(dst + (size_t)gemmq_places(c) * MR + i, x + (size_t)i * ld + c);
+    for (int32_t c = 0; c < k; c += 32, dst += GEMMQ_X * MR) {
+        for (int32_t i = 0; i < n_rows; i++)
+            gemmq_round(pairs[i], dst + 16 * MR + i, x + (size_t)i * ld + c);
+        transpose_rows(dst, MR, MR, rows, 0, 16, 1);
+    }
 }
 
 /* ---- W ------------------------------------------------------------------------------------- */

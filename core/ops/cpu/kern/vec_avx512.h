@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifndef VEC /* tests/ops/avx512_host has another */
 #define VEC static inline __attribute__((always_inline, unused))
+#endif
 
 #include "vec_x86.h"
 

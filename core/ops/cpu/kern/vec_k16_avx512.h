@@ -56,10 +56,53 @@ VEC vk vk_less(vk a, int16_t x)
 {
     return _mm512_sub_epi16(a, _mm512_set1_epi16(x));
 }
+/* Elements 0 .. 15 times lo, 16 .. 31 times hi. */
+VEC vk vk_times(vk a, int16_t lo, int16_t hi)
+{
+    return _mm512_mullo_epi16(a,
+                              _mm512_inserti64x4(_mm512_set1_epi16(lo), _mm256_set1_epi16(hi), 1));
+}
 VEC void vk_floats(vf *to, vk a)
 {
     to[0] = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_castsi512_si256(a)));
     to[1] = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(a, 1)));
+}
+
+/* Pairs of 16-bit integers, each in the place of a float, or 32-bit sums of their products: kern_gemmq.h.  The sums are those
+ * of vec_k16_avx2.h, bit for bit: no sum is rounded, and none is too large. */
+#define VEC_HAS_PAIRS
+typedef __m512i vp;
+
+VEC vp vp_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+VEC vp vp_load(const float *p)
+{
+    return _mm512_loadu_si512(p);
+}
+VEC vp vp_set1(const float *p)
+{
+    int32_t pair;
+    memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+/* s + a pair of a times a pair of b.  The empty statement is that of vec_k16_avx2.h. */
+VEC vp vp_dot(vp s, vp a, vp b)
+{
+#ifdef VEC_HAS_VNNI
+    s = _mm512_dpwssd_epi32(s, a, b);
+#else
+    s = _mm512_add_epi32(s, _mm512_madd_epi16(a, b));
+#endif
+#ifdef __AVX512F__
+    __asm__("" : "+v"(s));
+#endif
+    return s;
+}
+VEC vf vp_floats(vp s)
+{
+    return _mm512_cvtepi32_ps(s);
 }
 
 #endif
