@@ -20,6 +20,7 @@
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  */
 #include "kvl/policy.h"
+#include "parts/ranked.h"
 
 #include <math.h>
 
@@ -39,17 +40,15 @@ static const struct kvl_opt chunkkv_options[] = {
     { 0 },
 };
 
-/* Protected tokens score one above the best of any head, and are protected no more. */
+/* Protected tokens score above the best of any head, and are protected no more. */
 static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
 {
     size_t n = (size_t)scores->n_tok, first = (size_t)scores->protect_first;
     size_t last = n - (size_t)scores->protect_last;
-    float best = -INFINITY;
-    for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
-        for (size_t t = first; t < last; t++) best = s[t] > best ? s[t] : best;
+    float above = kvl_protected_score(n_heads, scores);
     for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
         for (size_t t = 0; t < n; t++)
-            if (t < first || t >= last) s[t] = best + 1;
+            if (t < first || t >= last) s[t] = above;
     scores->protect_first = scores->protect_last = 0;
 }
 
