@@ -28,4 +28,5 @@ text=$("$kvl_root/harness/prose.sh" --path austen)
 "$kvl_root/tests/fidelity/run.sh" --install
 kvl_find_kvlab
 export KVLAB=$kvlab MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=4294967296
-exec "$venv/bin/python" "$kvl_root/tests/fidelity/real.py" --model "$model" --text "$text" "${arguments[@]}"
+exec "$venv/bin/python" "$kvl_root/tests/fidelity/real.py" --model "$model" --text "$text" \
+    --cache "${KVLAB_FIDELITY_CACHE:-${HOME:?}/.cache/kvlab/fidelity}" "${arguments[@]}"
