@@ -13,7 +13,8 @@
  *            one: floor(b / chunk) chunks, at least one, of which b tokens stay where b is less.  So up to
  *            chunk - 1 tokens fewer than the budget are kept
  *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they score one above the
- *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk;
+ *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk, where
+ *            SnapKV's scores are means over its window (sums here, so that one is the window's size);
  *            chunks begin with the first token, and of all of them floor(number (B - 1) / n) stay, at least
  *            one: up to chunk tokens more or fewer than the budget.  A context shorter than a chunk is the
  *            inner policy's
