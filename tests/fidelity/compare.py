@@ -187,6 +187,8 @@ class Kvpress:
         for one, n_seen in zip(cutting, [n, len(ids)] if setting.cuts_context else [len(ids)]):
             one.compress = listen(one.compress, n_seen)
         self.feed(setting, ids, press)
+        if setting.cuts_context:  # scores are of what was left then, not of positions
+            scores.by_layer = [None] * len(self.layers)
         return [set(lane) for lane in kept], scores
 
     def masked_later(self, setting, ids, press):
