@@ -13,13 +13,15 @@
  *            one: floor(b / chunk) chunks, at least one, of which b tokens stay where b is less.  So up to
  *            chunk - 1 tokens fewer than the budget are kept
  *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they score one above the
- *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk;
+ *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk, where
+ *            SnapKV's scores are means over its window (sums here, so that one is the window's size);
  *            chunks begin with the first token, and of all of them floor(number (B - 1) / n) stay, at least
  *            one: up to chunk tokens more or fewer than the budget.  A context shorter than a chunk is the
  *            inner policy's
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  */
 #include "kvl/policy.h"
+#include "parts/ranked.h"
 
 #include <math.h>
 
@@ -39,17 +41,15 @@ static const struct kvl_opt chunkkv_options[] = {
     { 0 },
 };
 
-/* Protected tokens score one above the best of any head, and are protected no more. */
+/* Protected tokens score above the best of any head, and are protected no more. */
 static void chunkkv_unprotect(int32_t n_heads, struct kvl_scores *scores)
 {
     size_t n = (size_t)scores->n_tok, first = (size_t)scores->protect_first;
     size_t last = n - (size_t)scores->protect_last;
-    float best = -INFINITY;
-    for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
-        for (size_t t = first; t < last; t++) best = s[t] > best ? s[t] : best;
+    float above = kvl_protected_score(n_heads, scores);
     for (float *s = scores->score; s < scores->score + (size_t)n_heads * n; s += n)
         for (size_t t = 0; t < n; t++)
-            if (t < first || t >= last) s[t] = best + 1;
+            if (t < first || t >= last) s[t] = above;
     scores->protect_first = scores->protect_last = 0;
 }
 

@@ -6,7 +6,8 @@
  *   2. from the best chunk on, while the budget lasts: a chunk whose mean is not below the median and whose entropy is
  *      below the median keeps its `few` best tokens, any other all of them, the last one as many as there is room for
  *   3. what is left goes to the best of all tokens that are not kept
- * The same tokens for all heads.  What the inner policy protects scores one above the best and goes with its chunk.
+ * The same tokens for all heads.  What the inner policy protects scores one above the best, in units of one query's
+ * attention (SnapKV's scores are sums over its window), and goes with its chunk.
  * Budget B: B - 1 tokens of the context and the current one; tokens that come later stay.
  */
 #include "kvl/policy.h"
@@ -35,17 +36,15 @@ static int entropychunkkv_plan(struct kvl_plan *plan)
     return kvl_fail(plan->err, KVL_EINVAL, "few=%d of chunk=%d; give less", o->few, o->chunk);
 }
 
-/* Scores summed over the heads, protected tokens one above the best of any head, in every head. */
+/* Scores summed over the heads, protected tokens above the best of any head, in every head. */
 static void entropychunkkv_sum(int32_t n_heads, const struct kvl_scores *scores, float *sum)
 {
     int32_t n = scores->n_tok, first = scores->protect_first, last = n - scores->protect_last;
-    float best = -INFINITY;
-    for (int32_t h = 0; h < n_heads; h++)
-        for (int32_t i = first; i < last; i++) best = fmaxf(best, scores->score[h * n + i]);
+    float above = kvl_protected_score(n_heads, scores);
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (int32_t h = 0; h < n_heads; h++)
         for (int32_t i = 0; i < n; i++)
-            sum[i] += i < first || i >= last ? best + 1 : scores->score[h * n + i];
+            sum[i] += i < first || i >= last ? above : scores->score[h * n + i];
 }
 
 /* Of one chunk, step 1: entropy of its scores as parts of their sum, from 0 to 1; lifted where one is negative. */

@@ -1,6 +1,7 @@
-/* The best in the order of their scores, and numbers in theirs. */
+/* The best in the order of their scores, numbers in theirs, and what has no score. */
 #include "ranked.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A key in the upper half, what belongs to it in the lower one.  By one byte of the keys after the other, the lowest first,
@@ -55,6 +56,16 @@ int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, 
         for (int32_t i = 0; i < k; i++) index[i] = (int32_t)(uint32_t)sorted[i];
     }
     return KVL_OK;
+}
+
+float kvl_protected_score(int32_t n_heads, const struct kvl_scores *scores)
+{
+    int32_t n = scores->n_tok, last = n - scores->protect_last;
+    float best = -INFINITY;
+    for (int32_t h = 0; h < n_heads; h++)
+        for (int32_t i = scores->protect_first; i < last; i++)
+            best = fmaxf(best, scores->score[h * n + i]);
+    return best + (float)KVL_MAX(1, scores->protect_last);
 }
 
 int kvl_ascending(const struct kvl_pctx *ctx, int32_t *x, int32_t n)

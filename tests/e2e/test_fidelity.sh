@@ -120,3 +120,31 @@ check("logits", len(failures([(asked, tally((EQUAL, 0)))], [("mha", 260, 1e-2, 5
 check("logits of NaN", len(failures([(asked, tally((EQUAL, 0)))], [("mha", 260, float("nan"), 5.0)])), 1)
 EOF
 python3 judge.py "$fidelity" >out 2>err || fail "judge.py"
+
+# ---- a run that was cut goes on -------------------------------------------------------------------------
+
+cat >resume.py <<'EOF'
+import sys
+
+sys.path.insert(0, sys.argv[1])
+from real import Log
+
+def check(what, got, want):
+    if got != want:
+        sys.exit("%s: got %s, want %s" % (what, got, want))
+
+log = Log("done/log.jsonl")
+check("made", log.once(lambda: [1, 2], "kept", "knorm", 0.5), [1, 2])
+check("made once", log.once(lambda: [3], "kept", "knorm", 0.5), [1, 2])
+log.put({"right": 1.0}, "answers", "knorm")
+with open("done/log.jsonl") as file:
+    text = file.read().rstrip("\n")
+with open("done/log.jsonl", "w") as file:
+    file.write(text[:-4])  # the last line was not written whole
+log = Log("done/log.jsonl")
+check("whole line", log.get("kept", "knorm", 0.5), [1, 2])
+check("half a line", log.get("answers", "knorm"), None)
+log.put({"right": 0.0}, "answers", "knorm")
+check("behind half a line", Log("done/log.jsonl").get("answers", "knorm"), {"right": 0.0})
+EOF
+python3 resume.py "$fidelity" >out 2>err || fail "resume.py"

@@ -20,6 +20,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import report
+from one_prefill import Cut
 from presses import ALL, CHUNKS, LANE, NOT_COMPARED, SETTINGS
 from sets import Tally, compare
 
@@ -154,16 +155,8 @@ class Kvpress:
         for layer in self.layers:
             layer.masked_key_indices = None
         cache = self.prefill(ids, setting.attention, press)[0]
-        kept = []
-        for i, layer in enumerate(self.layers):
-            # KVComposePress(structured=False) leaves what its second reading stored behind the context.
-            for lane, head in enumerate(cache.layers[i].keys[0, :, :len(ids)]):
-                kept.append({where[i * self.n_kv_heads + lane][key] for key in rows(head)})
-            if layer.masked_key_indices is not None:
-                for lane, position in zip(*(part.tolist() for part in layer.masked_key_indices[1:])):
-                    kept[i * self.n_kv_heads + lane].discard(position)
-        return kept, scores
-
+        cut = Cut(cache, [layer.masked_key_indices for layer in self.layers])
+        return cut.kept(where, self.n_kv_heads, len(ids)), scores
 
     def kept_later(self, setting, ids, what, n_kept):
         """The same of a press that cuts behind the last of ids, for the first time or behind the context, too."""
@@ -194,6 +187,8 @@ class Kvpress:
         for one, n_seen in zip(cutting, [n, len(ids)] if setting.cuts_context else [len(ids)]):
             one.compress = listen(one.compress, n_seen)
         self.feed(setting, ids, press)
+        if setting.cuts_context:  # scores are of what was left then, not of positions
+            scores.by_layer = [None] * len(self.layers)
         return [set(lane) for lane in kept], scores
 
     def masked_later(self, setting, ids, press):

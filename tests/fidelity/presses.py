@@ -294,7 +294,7 @@ SETTINGS = [
             lambda k, r: k.EntropyGatedChunkKVPress(k.SnapKVPress(r, 32, 5), 20, 7), scope=LAYER,
             least=33, count=nearly),
     Setting("per_layer(knorm):kept=1", "PerLayerCompressionPress(KnormPress(), the same ratio)",
-            lambda k, r: k.PerLayerCompressionPress(k.KnormPress(), [r] * 8)),
+            lambda k, r: k.PerLayerCompressionPress(k.KnormPress(), [r] * 99)),
     Setting("key_rerotation(knorm)", "KeyRerotationPress(KnormPress()), in place",
             lambda k, r: in_place(k.KeyRerotationPress(k.KnormPress(r)))),
     Setting("finch:window=24", "FinchPress(), window of 24, in place",

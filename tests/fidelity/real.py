@@ -1,13 +1,15 @@
 """kvlab beside kvpress and transformers on a real model: the same weights, the same prompt ids.
 
-The weights of a GGUF file of Llama or Qwen 2 are dequantised to 32-bit floats for transformers; kvlab reads the file.
+Both programs read the weights of a GGUF file of Llama or Qwen 2 as 32-bit floats, which are written to a folder once.
 Contexts are those of a task of kvlab.  Compared are logits, the positions kept of a context by every method that both
-have, and answers token by token with the question behind the compressed context and within it.
+have, and answers token by token with the question behind the compressed context and within it; and kvlab with the
+file's own weights against itself.  What is done is kept in a log: a run that was cut goes on.
 tests/fidelity/real.sh installs what this needs.
 
 Exit code 1 where kept positions differ and are not known to.
 """
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -15,66 +17,61 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import compare
+import one_prefill
+from floats import floats_of, transformers_model
 from presses import SETTINGS, kept_of
 from report import table
-from sets import Tally
+from sets import DIFFERENT, EQUAL, Tally, compare as compare_sets
 
 TASK = "things:keys=8"
 # Methods that evict once: what happens while decoding is then attention alone, in both programs.
-ONCE = r"^(snapkv|pyramidkv|adakv|chunkkv|expected_attention|keydiff|knorm|lagkv|kvzip|tova)"
+ONCE = r"^(snapkv|pyramidkv|adakv|chunkkv|expected_attention|keydiff|knorm|lagkv|kvzip$|tova)"
+# Methods whose sets are compared between the file's weights and their floats, too.
+BLOCKS = r"^(snapkv|adakv.snapkv|expected_attention$|keydiff:block=0$|knorm|tova|kvzip$)"
 PROTOCOLS = {"after": "question_after_compress", "in": "question_in_prefill"}
-NAMES = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm", "attn_q": "self_attn.q_proj",
-         "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
-         "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-# ---- the model in transformers ---------------------------------------------------------------------------
+class Log:
+    """What is done: a line of JSON per part, with what it is of."""
+
+    def __init__(self, path):
+        self.path, self.done, self.lock = path, {}, threading.Lock()
+        if os.path.exists(path):
+            with open(path) as file:
+                for line in filter(str.strip, file):
+                    self.read(line)
+            with open(path, "a") as file:
+                file.write("\n")  # a run that was cut may have left half a line
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+
+    def read(self, line):
+        try:
+            key, value = json.loads(line)
+        except ValueError:
+            return
+        self.done[json.dumps(key)] = value
+
+    def get(self, *key):
+        return self.done.get(json.dumps(key))
+
+    def put(self, value, *key):
+        with self.lock, open(self.path, "a") as file:
+            self.done[json.dumps(key)] = value
+            file.write(json.dumps([key, value]) + "\n")
+        return value
+
+    def once(self, make, *key):
+        found = self.get(*key)
+        return found if found is not None else self.put(make(), *key)
 
 
-def halves(w, n_heads):
-    """Rows of q and k: GGUF turns neighbours together, transformers the two halves of a head."""
-    rest = w.shape[1:]
-    return w.reshape(n_heads, -1, 2, *rest).swapaxes(1, 2).reshape(w.shape)
-
-
-def transformers_model(path):
-    import gguf
-    import torch
-    import transformers
-
-    reader = gguf.GGUFReader(path)
-    arch = reader.fields["general.architecture"].parts[-1].tobytes().decode()
-    if arch not in ("llama", "qwen2"):
-        compare.stop("%s: architecture %s, want llama or qwen2" % (path, arch), 2)
-    of = {name[len(arch) + 1:]: field.parts[-1].tolist()[0] for name, field in reader.fields.items()
-          if name.startswith(arch + ".") and len(field.data) == 1}
-    heads, kv_heads = of["attention.head_count"], of["attention.head_count_kv"]
-    weight = {}
-    for t in reader.tensors:
-        w = gguf.quants.dequantize(t.data, t.tensor_type)
-        parts = t.name.split(".")
-        if parts[0] != "blk" and parts[0] not in TOP:
-            continue
-        name = TOP[parts[0]] if parts[0] in TOP else "model.layers.%s.%s" % (parts[1], NAMES[parts[2]])
-        if arch == "llama" and parts[-2] in ("attn_q", "attn_k"):
-            w = halves(w, heads if parts[-2] == "attn_q" else kv_heads)
-        weight["%s.%s" % (name, parts[-1])] = torch.tensor(w, dtype=torch.float32)
-    tied = "lm_head.weight" not in weight
-    config = (transformers.LlamaConfig if arch == "llama" else transformers.Qwen2Config)(
-        vocab_size=weight["model.embed_tokens.weight"].shape[0], hidden_size=of["embedding_length"],
-        intermediate_size=of["feed_forward_length"], num_hidden_layers=of["block_count"],
-        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=of["context_length"],
-        rms_norm_eps=of["attention.layer_norm_rms_epsilon"], rope_theta=of.get("rope.freq_base", 1e4),
-        tie_word_embeddings=tied, attn_implementation="sdpa")
-    model = getattr(transformers, "LlamaForCausalLM" if arch == "llama" else "Qwen2ForCausalLM")(config).eval()
-    missing, extra = model.load_state_dict(weight, strict=False)
-    if extra or set(missing) - ({"lm_head.weight"} if tied else set()):
-        compare.stop("%s: transformers misses %s, does not know %s" % (path, missing, extra), 2)
-    return model
+def name_of(ids):
+    return hashlib.sha1(json.dumps(ids).encode()).hexdigest()[:12]
 
 
 # ---- prompts -----------------------------------------------------------------------------------------------
@@ -83,26 +80,32 @@ def transformers_model(path):
 class Prompts:
     """Contexts of a task with their questions, as kvlab sends them."""
 
-    def __init__(self, kvlab, model, length, contexts, questions):
-        self.log = os.path.join(kvlab.work, "prompts.jsonl.zst")
-        kvlab.run("run", "-m", model, "-t", TASK, "-P", "full", "--length", str(length), "--contexts", str(contexts),
-                  "--questions", str(questions), "--kv-type", "f32", "--threads", "1", "--jobs", "1", "--quiet",
-                  "--log", self.log, "--protocol", "question_after_compress")
-        self.all = []
-        for s in samples(self.log):
-            ids = kvlab.run("show", self.log, s["cell"], "--context", str(s["context"]), "--question",
-                            str(s["question"]), "--ids")
+    def __init__(self, kvlab, model, a, log):
+        self.all = log.once(lambda: self.ask(kvlab, model, a), "prompts", a.task, a.length, a.contexts, a.questions)
+
+    @staticmethod
+    def ask(kvlab, model, a):
+        out, log = [], os.path.join(kvlab.work, "prompts.jsonl.zst")
+        kvlab.sweep(model, a, log, "question_after_compress", ["full"], None)
+        for s in samples(log):
+            ids = kvlab.run("show", log, s["cell"], "--context", str(s["context"]), "--question", str(s["question"]),
+                            "--ids")
             ids = [int(i) for i in re.split(r"[,\s]+", ids.strip())]
-            self.all.append(dict(context=ids[:s["context_tok"]], question=ids[s["context_tok"]:],
-                                 at=(s["context"], s["question"]), gold=s["gold"]))
+            out.append(dict(context=ids[:s["context_tok"]], question=ids[s["context_tok"]:],
+                            at=[s["context"], s["question"]], gold=s["gold"]))
+        return out
 
     def contexts(self):
         return list({tuple(p["context"]): p["context"] for p in self.all}.values())
 
 
-def samples(log):
+def records(log):
     text = subprocess.run(["zstd", "-dcq", log], stdout=subprocess.PIPE, check=True).stdout
-    return [r for r in map(json.loads, text.splitlines()) if r["kind"] == "sample"]
+    return list(map(json.loads, text.splitlines()))
+
+
+def samples(log):
+    return [r for r in records(log) if r["kind"] == "sample"]
 
 
 # ---- the noise floor -----------------------------------------------------------------------------------------
@@ -114,8 +117,8 @@ def noise(kvlab, model, ids):
     for kv_type in ("f16", "bf16", "q8_0"):
         other = kvlab.logits_of(model, ids, kv_type)
         kl = [divergence(p, q) for p, q in zip(exact, other)]
-        rows.append((kv_type, len(ids), sum(kl) / len(kl), max(kl),
-                     100 * float((exact.argmax(-1) == other.argmax(-1)).mean())))
+        rows.append([kv_type, len(ids), sum(kl) / len(kl), max(kl),
+                     100 * float((exact.argmax(-1) == other.argmax(-1)).mean())])
         print("%s: KL %.1e" % (kv_type, rows[-1][2]), file=sys.stderr)
     return rows
 
@@ -128,66 +131,167 @@ def divergence(p, q):
     return max(float((numpy.exp(p) * (p - q)).sum()), 0.0)
 
 
+# ---- logits ----------------------------------------------------------------------------------------------
+
+PIECE = 512  # tokens that transformers reads at a time: attention's scores of all at once would not fit
+
+
+def logits_row(kvlab, files, theirs, ids):
+    """[tokens, largest logit, then for each of kvlab's files: largest difference, same best token in %, mean KL]"""
+    import torch
+    from transformers import DynamicCache
+
+    ours, cache = [kvlab.logits_of(file, ids, "f32") for file in files], DynamicCache()
+    apart, alike, kl, largest = [0.0] * len(files), [0] * len(files), [0.0] * len(files), 0.0
+    theirs.model.config._attn_implementation = "sdpa"
+    for layer in theirs.layers:
+        layer.masked_key_indices = None
+    for first in range(0, len(ids), PIECE):
+        with torch.no_grad():
+            rows = theirs.model(torch.tensor([ids[first:first + PIECE]]), past_key_values=cache).logits[0].numpy()
+        largest = max(largest, float(abs(rows).max()))
+        for i, logits in enumerate(ours):
+            mine = logits[first:first + len(rows)]
+            apart[i] = max(apart[i], float(abs(mine - rows).max()))
+            alike[i] += int((mine.argmax(-1) == rows.argmax(-1)).sum())
+            kl[i] += sum(divergence(p, q) for p, q in zip(rows, mine))
+    out = [len(ids), largest]
+    for row in zip(apart, alike, kl):
+        out += [row[0], 100 * row[1] / len(ids), row[2] / len(ids)]
+    return out
+
+
+# ---- positions kept --------------------------------------------------------------------------------------
+
+
+def policy_of(setting, ratio):
+    return setting.policy % ratio if "%s" in setting.policy else setting.policy
+
+
+def kept_of_all(kvlab, path, theirs, settings, ids, ratio, log):
+    """Verdicts of each setting, one prefill for all presses that allow it, as far as the log has none."""
+    n_lanes, n_kv_heads = len(theirs.layers) * theirs.n_kv_heads, theirs.n_kv_heads
+
+    def key(setting):
+        return "kept", setting.policy, setting.press, name_of(ids), ratio
+
+    def ours_of(s, n, r):
+        def kept():
+            return list(map(sorted, kvlab.kept(path, ids, policy_of(s, r), n, n_lanes, n_kv_heads, s.steps)))
+        return list(map(set, log.once(kept, "kvlab", *key(s)[1:])))
+
+    cases = [(s, *s.count(len(ids), ratio, n_lanes)) for s in settings if log.get(*key(s)) is None]
+    cases = [(s, n, r) for s, n, r in cases if s.least <= n < len(ids)]
+    with ThreadPoolExecutor(1) as pool:
+        ours = {key(s): pool.submit(ours_of, s, n, r) for s, n, r in cases}
+        for group in together(theirs, cases):
+            if len(group) == 1:
+                (s, n, r), = group
+                kept, scores = theirs.kept(s, ids, r, n)
+                found = [(s, kept, scores)]
+            else:
+                where, presses = theirs.positions(ids, "sdpa"), [s.make(theirs.kvpress, r) for s, n, r in group]
+                heard = [compare.Scores(p, len(theirs.layers), n, s.scope) for p, (s, n, r) in zip(presses, group)]
+                cuts = one_prefill.prefill(theirs, presses, ids)
+                found = [(s, cut.kept(where, n_kv_heads, len(ids)), scores)
+                         for (s, _, _), cut, scores in zip(group, cuts, heard)]
+            for s, kept, scores in found:
+                verdicts = compare_sets(kept, ours[key(s)].result(), scores.lanes(s), scores.cuts(),
+                                        compare.grouping(s.scope, n_kv_heads), scores.chunk)
+                log.put(verdicts, *key(s))
+                print("%s: %d of %d sets differ" % (s.policy, sum(v == DIFFERENT for v, _ in verdicts), len(verdicts)),
+                      file=sys.stderr)
+    out = []
+    for s in settings:
+        tally = Tally()
+        tally.add(log.get(*key(s)) or ())
+        out.append(tally)
+    return out
+
+
+def together(theirs, cases):
+    """Groups of cases: those that one prefill serves, and the others one by one."""
+    shared = [(s, n, r) for s, n, r in cases if not s.steps and s.attention == "sdpa"
+              and one_prefill.shares(s.make(theirs.kvpress, r))]
+    shared = shared if len(shared) > 1 else []
+    return ([shared] if shared else []) + [[case] for case in cases if case not in shared]
+
+
+def blocks_differ(kvlab, files, theirs, settings, ids, ratio, log):
+    """Per setting (sets, those that kvlab keeps otherwise of a file with weights in blocks than of its floats, tokens)."""
+    n_lanes, rows = len(theirs.layers) * theirs.n_kv_heads, []
+    for s in settings:
+        n, _ = s.count(len(ids), ratio, n_lanes)[:2]
+        if not re.search(BLOCKS, s.policy) or not s.least <= n < len(ids):
+            continue
+
+        def both():
+            one, other = (kvlab.kept(file, ids, s.policy, n, n_lanes, theirs.n_kv_heads) for file in files)
+            return [len(one), sum(a != b for a, b in zip(one, other)), sum(len(a - b) for a, b in zip(one, other)),
+                    sum(map(len, one))]
+        rows.append([s.policy] + log.once(both, "blocks", s.policy, name_of(ids), ratio))
+    return rows
+
+
 # ---- answers ---------------------------------------------------------------------------------------------
 
 
-def greedy(theirs, press, context, question, n_new, ends):
-    """What transformers answers on a cache that a press cut: the question follows in one piece."""
-    import torch
-    from contextlib import nullcontext
-    from transformers import DynamicCache
-
-    model, cache = theirs.model, DynamicCache()
-    model.config._attn_implementation = "sdpa"
-    for layer in theirs.layers:
-        layer.masked_key_indices = None
-    with torch.no_grad():
-        with press(model) if press else nullcontext():
-            model(torch.tensor([context]), past_key_values=cache)
-        ids, at, said = question, len(context), []
-        while len(said) < n_new:
-            where = torch.arange(at, at + len(ids))[None]
-            logits = model(torch.tensor([ids]), past_key_values=cache, position_ids=where).logits[0, -1]
-            at += len(ids)
-            ids = [int(logits.argmax())]
-            if ids[0] in ends:
-                break
-            said += ids
-    return said
-
-
-def answers(kvlab, path, theirs, prompts, length, ratio, contexts, questions, settings, ends):
+def answers(kvlab, path, theirs, prompts, a, settings, ends, log):
     """A row per setting and protocol: answers alike, right answers and seconds of both."""
-    rows = []
-    budget = kept_of(length, ratio) + 1
+    rows, budget = [], kept_of(a.length, a.ratios[-1]) + 1
     for name, protocol in PROTOCOLS.items():
-        for setting in settings:
-            log = os.path.join(kvlab.work, "answers.jsonl.zst")
-            begin = time.time()
-            kvlab.run("run", "-m", path, "-t", TASK, "-P", setting.policy if setting else "full", "--length",
-                      str(length), "--contexts", str(contexts), "--questions", str(questions), "--budget",
-                      str(budget), "--kv-type", "f32", "--threads", "1", "--jobs", "1", "--quiet", "--protocol",
-                      protocol, "--log", log)
-            ours_s = time.time() - begin
-            ours = {(s["context"], s["question"]): s for s in samples(log)}
-            os.remove(log)
-            alike = right = theirs_s = 0
-            for p in prompts.all:
-                context, question = p["context"], p["question"]
-                if name == "in":
-                    context, question = context + question[:-1], question[-1:]
-                begin = time.time()
-                ratio_here = 1 - (budget - 1 + 0.5) / len(context)
-                press = setting.make(theirs.kvpress, ratio_here) if setting else None
-                mine = ours[p["at"]]
-                said = greedy(theirs, press, context, question, max(len(mine["ids"]), 1), ends)
-                theirs_s += time.time() - begin
-                alike += said[:len(mine["ids"])] == mine["ids"]
-                right += mine["gold"] in kvlab.text(path, said)
-            rows.append((setting.policy if setting else "full", setting.press if setting else "none", name,
-                         len(prompts.all), alike, sum(s["official"] for s in ours.values()), right, ours_s, theirs_s))
-            print("%-8s %s: %d of %d answers alike" % (name, rows[-1][0], alike, len(prompts.all)), file=sys.stderr)
+        key = ["answers", a.task, a.length, a.contexts, a.questions, budget, name]
+        ours = log.once(lambda: kvlab_answers(kvlab, path, a, protocol, settings, budget), *key,
+                        [s.policy for s in settings if s])
+        for p in prompts.all:
+            missing = [s for s in settings if log.get(*key, words(s), p["at"]) is None]
+            if missing:
+                kvpress_answers(kvlab, path, theirs, p, name, missing, budget, ends,
+                                {words(s): ours[words(s)]["%d %d" % tuple(p["at"])] for s in missing},
+                                lambda row, s: log.put(row, *key, words(s), p["at"]))
+        for s in settings:
+            one = [log.get(*key, words(s), p["at"]) for p in prompts.all]
+            mine = ours[words(s)].values()
+            rows.append((words(s), s.press if s else "none", name, len(one), sum(r["alike"] for r in one),
+                         sum(m["right"] for m in mine), sum(r["right"] for r in one),
+                         sum(m["seconds"] for m in mine) / len(one), sum(r["seconds"] for r in one) / len(one),
+                         sum(r["cut"] for r in one) / len(one)))
     return rows
+
+
+def words(setting):
+    return setting.policy if setting else "full"
+
+
+def kvlab_answers(kvlab, path, a, protocol, settings, budget):
+    """{policy: {"context question": what it answered}}, all policies on one prefill."""
+    log = os.path.join(kvlab.work, "answers.jsonl.zst")
+    kvlab.sweep(path, a, log, protocol, [words(s) for s in settings], budget)
+    found, names, out = records(log), {}, {}
+    os.remove(log)
+    # Cells stand in the order in which their policies were asked for.
+    order = list(dict.fromkeys(r["cell"] for r in found if r["kind"] == "sample"))
+    if len(order) != len(settings):
+        compare.stop("%d cells of kvlab, want %d" % (len(order), len(settings)))
+    names = dict(zip(order, [words(s) for s in settings]))
+    for s in (r for r in found if r["kind"] == "sample"):
+        out.setdefault(names[s["cell"]], {})["%d %d" % (s["context"], s["question"])] = dict(
+            ids=s["ids"], right=s["official"], seconds=s["wall_ns"] / 1e9, prefill=s["prefill_ns"] / 1e9)
+    return out
+
+
+def kvpress_answers(kvlab, path, theirs, p, name, settings, budget, ends, ours, put):
+    context, question = p["context"], p["question"]
+    if name == "in":
+        context, question = context + question[:-1], question[-1:]
+    ratio = 1 - (budget - 1 + 0.5) / len(context)
+    cuts = one_prefill.prefill(theirs, [s.make(theirs.kvpress, ratio) if s else None for s in settings], context)
+    for s, cut in zip(settings, cuts):
+        begin, mine = time.time(), ours[words(s)]["ids"]
+        said = one_prefill.greedy(theirs, cut, question, len(context), max(len(mine), 1), ends)
+        seconds = time.time() - begin
+        put(dict(alike=said == mine, right=p["gold"] in kvlab.text(path, said), seconds=seconds, cut=cut.seconds, ids=said), s)
+    print("%s %s: answers of %d methods" % (name, p["at"], len(settings)), file=sys.stderr)
 
 
 class Kvlab(compare.Kvlab):
@@ -216,6 +320,12 @@ class Kvlab(compare.Kvlab):
         values = numpy.load(out)
         os.remove(out)
         return values
+
+    def sweep(self, model, a, log, protocol, policies, budget):
+        self.run("run", "-m", model, "-t", a.task, *(word for p in policies for word in ("-P", p)), "--length",
+                 str(a.length), "--contexts", str(a.contexts), "--questions", str(a.questions), "--kv-type", "f32",
+                 "--threads", "1", "--jobs", "1", "--quiet", "--protocol", protocol, "--log", log,
+                 *(["--budget", str(budget)] if budget else []))
 
     def text(self, model, ids):
         file = os.path.join(self.work, "ids")
@@ -258,25 +368,32 @@ def high_water(pid):
 # ---- the whole -------------------------------------------------------------------------------------------
 
 
-def page(a, about, logits, floor, tallies, rows, peak):
+def page(a, about, logits, floor, tallies, blocks, rows, peak):
     lines = ["### %s" % os.path.basename(a.model), "",
-             "%s: %s; %s. `%s`, %d contexts of %d tokens, %d questions each, of which %s go; 32-bit floats on both sides, one "
-             "thread." % (about["day"], about["kvlab"], ", ".join(about["packages"]), TASK, a.contexts, a.length,
-                          a.questions, ", ".join("%g" % r for r in a.ratios)), "",
-             "| tokens of prose | logits apart | largest logit | same best token |", "|---|---|---|---|"]
-    lines += ["| %d | %.1e | %.1f | %.2f %% |" % row for row in logits]
-    lines += ["", "The noise floor, kvlab with keys and values in these types against itself with 32-bit floats:", "",
-              "| type | tokens of prose | KL, nats, mean | most | same best token |", "|---|---|---|---|---|"]
-    lines += ["| %s | %d | %.1e | %.1e | %.2f %% |" % row for row in floor]
+             "%s: %s; %s. `%s`, %d contexts of %d tokens, %d questions each, of which %s go; one thread."
+             % (about["day"], about["kvlab"], ", ".join(about["packages"]), a.task, a.contexts, a.length,
+                a.questions, ", ".join("%g" % r for r in a.ratios)), "",
+             "Logits on prose, kvlab beside transformers, which has the floats: kvlab with the same floats, and with the file's blocks.", "",
+             "| tokens | largest logit | floats: apart | same best | KL, nats | blocks: apart | same best | KL, nats |",
+             "|---|---|---|---|---|---|---|---|"]
+    lines += ["| %d | %.1f | %.1e | %.2f %% | %.1e | %.1e | %.2f %% | %.1e |" % tuple(row) for row in logits]
+    if floor:
+        lines += ["", "The noise floor, kvlab with keys and values in these types against itself with 32-bit floats:", "",
+                  "| type | tokens of prose | KL, nats, mean | most | same best token |", "|---|---|---|---|---|"]
+        lines += ["| %s | %d | %.1e | %.1e | %.2f %% |" % tuple(row) for row in floor]
     if tallies:
-        lines += ["", "Positions kept, by lane:", "", table(tallies), ""]
+        lines += ["", "Positions kept, of the floats on both sides:", "", table(tallies), ""]
+    if blocks:
+        lines += ["Positions that kvlab keeps of the file's blocks, and not of its floats:", "",
+                  "| kvlab | sets | not the same | tokens | of |", "|---|---|---|---|---|"]
+        lines += ["| `%s` | %d | %d | %d | %d |" % tuple(row) for row in blocks] + [""]
     if rows:
-        lines += ["Answers at ratio %g: *alike* token by token; right answers of both; seconds of the whole, starts included."
-                  % a.ratios[-1], "",
-                  "| kvlab | kvpress | question | n | alike | right: kvlab | right: kvpress | s: kvlab | s: kvpress |",
-                  "|---|---|---|---|---|---|---|---|---|"]
-        lines += ["| `%s` | `%s` | %s | %d | %d | %d | %d | %.0f | %.0f |" % row for row in rows]
-        lines += ["", "Peak memory: kvlab %d MiB (all its runs), the process with transformers and kvpress %d MiB." % peak]
+        lines += ["Answers at ratio %g, of the floats on both sides: *alike* token by token; right answers of both; seconds of an answer, on a busy machine; *choosing*: what of them "
+                  "kvpress' press takes." % a.ratios[-1], "",
+                  "| kvlab | kvpress | question | n | alike | right: kvlab | right: kvpress | s: kvlab | s: kvpress | choosing |",
+                  "|---|---|---|---|---|---|---|---|---|---|"]
+        lines += ["| `%s` | `%s` | %s | %d | %d | %d | %d | %.1f | %.1f | %.1f |" % row for row in rows]
+        lines += ["", "Peak memory: kvlab %d MiB (all its runs), the process with transformers and kvpress %d MiB." % tuple(peak)]
     return "\n".join(lines) + "\n"
 
 
@@ -285,16 +402,48 @@ def parse():
                                 formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--model", required=True, help="GGUF file of Llama or Qwen 2")
     p.add_argument("--text", required=True, help="a text for logits")
+    p.add_argument("--task", default=TASK)
     p.add_argument("--length", type=int, default=512)
     p.add_argument("--contexts", type=int, default=2)
     p.add_argument("--questions", type=int, default=4)
     p.add_argument("--ratios", type=lambda t: [float(r) for r in t.split(",")], default=[0.5, 0.8])
-    p.add_argument("--logits", type=lambda t: [int(n) for n in t.split(",")], default=[64, 512, 2048])
-    p.add_argument("--noise", type=int, default=512, help="tokens of the text for the noise floor")
+    p.add_argument("--logits", type=lambda t: [int(n) for n in t.split(",") if n], default=[64, 512, 2048])
+    p.add_argument("--noise", type=int, default=512, help="tokens of the text for the noise floor; 0: none")
     p.add_argument("--only", default="", help="methods or presses that have this")
+    p.add_argument("--no-sets", action="store_true")
     p.add_argument("--no-answers", action="store_true")
+    p.add_argument("--cache", required=True, help="folder for weights as floats and the log")
     p.add_argument("--out", help="write the tables there, too")
     return p.parse_args()
+
+
+def measure(a, kvlab, log, about):
+    """The page, and what differs."""
+    floats = floats_of(a.model, a.cache)
+    theirs = compare.Kvpress(transformers_model(floats))
+    theirs.kvpress.presses.kvzip_press.AutoTokenizer = kvlab.words(a.model)
+    prose = kvlab.ids(a.model, a.text)
+    logits = [log.once(lambda: logits_row(kvlab, [floats, a.model], theirs, prose[:n]), "logits", name_of(prose[:n]))
+              for n in a.logits]
+    floor = log.once(lambda: noise(kvlab, a.model, prose[:a.noise]), "noise", name_of(prose[:a.noise])) if a.noise else []
+    prompts = Prompts(kvlab, floats, a, log)
+    settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press) and not s.given]
+    tallies, blocks, rows = [], [], []
+    if not a.no_sets:
+        tallies = [(s, Tally()) for s in settings]
+        for ids in prompts.contexts():
+            for ratio in a.ratios:
+                for (_, total), tally in zip(tallies, kept_of_all(kvlab, floats, theirs, settings, ids, ratio, log)):
+                    total.merge(tally)
+        blocks = blocks_differ(kvlab, [floats, a.model], theirs, settings, prompts.contexts()[0], a.ratios[-1], log)
+    if not a.no_answers:
+        said = re.search(r"^ends(.*)$", kvlab.run("tokenize", "-m", a.model, "--info"), re.M).group(1)
+        once = [s for s in settings if re.search(ONCE, s.policy) and not s.known]
+        rows = answers(kvlab, floats, theirs, prompts, a, [None] + once,
+                       {int(i) for i in re.findall(r"(\d+) <", said)}, log)
+    peak = [kvlab.peak_kib // 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024]
+    peak = log.put([max(pair) for pair in zip(peak, log.get("peak") or peak)], "peak")
+    return page(a, about, logits, floor, tallies, blocks, rows, peak), tallies
 
 
 def main():
@@ -305,30 +454,10 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         compare.prepare()
         kvlab = Kvlab(program, work)
-        theirs = compare.Kvpress(transformers_model(a.model))
-        theirs.kvpress.presses.kvzip_press.AutoTokenizer = kvlab.words(a.model)
-        about, logits, tallies, rows = compare.versions(kvlab), [], [], []
-        prose = kvlab.ids(a.model, a.text)
-        for n in a.logits:
-            mine, other = kvlab.logits(a.model, prose[:n]), theirs.logits(prose[:n])
-            logits.append((n, float(abs(mine - other).max()), float(abs(other).max()),
-                           100 * float((mine.argmax(-1) == other.argmax(-1)).mean())))
-            print("logits of %d tokens: %.1e apart" % logits[-1][:2], file=sys.stderr)
-        floor = noise(kvlab, a.model, prose[:a.noise])
-        prompts = Prompts(kvlab, a.model, a.length, a.contexts, a.questions)
-        settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press) and not s.given]
-        for setting in settings:
-            tallies.append((setting, Tally()))
-            compare.compare_setting(setting, kvlab, a.model, theirs, prompts.contexts(), a.ratios, tallies[-1][1])
-            print("%s: %s" % (setting.policy, tallies[-1][1].sets), file=sys.stderr)
-        once = [s for s in settings if re.search(ONCE, s.policy) and not s.known]
-        if not a.no_answers:
-            said = re.search(r"^ends(.*)$", kvlab.run("tokenize", "-m", a.model, "--info"), re.M).group(1)
-            ends = {int(i) for i in re.findall(r"(\d+) <", said)}
-            rows = answers(kvlab, a.model, theirs, prompts, a.length, a.ratios[-1], a.contexts, a.questions,
-                           [None] + once, ends)
-    peak = kvlab.peak_kib // 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    text = page(a, about, logits, floor, tallies, rows, peak)
+        about = compare.versions(kvlab)
+        of = [about["kvlab"], about["packages"], os.path.realpath(a.model), os.stat(a.model).st_size]
+        log = Log(os.path.join(a.cache, "%s-%s.jsonl" % (os.path.basename(a.model), name_of(of))))
+        text, tallies = measure(a, kvlab, log, about)
     print(text)
     if a.out:
         with open(a.out, "w") as file:

@@ -92,6 +92,26 @@ static void test_entropy_of_any_scores(void **state)
     rig_close(&r);
 }
 
+/* Scores of a window of three queries are sums over it: one above the best mean is three above the best here. */
+static void test_entropy_beside_a_window(void **state)
+{
+    static const int32_t kept[12] = { 21, 22, 23, 24, 25, 26, 28, 29, 30, 34, 35, 36 };
+    int32_t want[2][40] = { 0 }, n[2] = { 12, 12 };
+    struct rig r;
+    (void)state;
+    rig_open(&r, &(struct rig_desc){ .llama = llama });
+    memset(&given, 0, sizeof given);
+    given.last = 3;
+    for (int32_t i = 0; i < 80; i++) {
+        float x = (float)((i % 40 * 29 + i / 40 * 7 + 5) % 31);
+        given.score[i / 40][i % 40] = x * x / 1024;
+    }
+    for (int l = 0; l < 2; l++) memcpy(want[l], kept, sizeof kept);
+    struct given_run g = { kvl_policy_entropychunkkv, "chunk=7,few=4", 13, 37 };
+    expect_given(&r, &g, (const int32_t(*)[40])want, n);
+    rig_close(&r);
+}
+
 /* And more of the kind: scores (a i^2 + b (h + 1) i + 5 h + 1) mod m, less a number, of token i in head h. */
 static void test_entropy_of_many(void **state)
 {
@@ -524,6 +544,7 @@ int main(void)
         cmocka_unit_test(test_entropy_gated_chunks),
         cmocka_unit_test(test_lists_of_layers),
         cmocka_unit_test(test_entropy_of_any_scores),
+        cmocka_unit_test(test_entropy_beside_a_window),
         cmocka_unit_test(test_entropy_of_many),
         cmocka_unit_test(test_lists_between_layers),
         cmocka_unit_test(test_thresholds_of_given_scores),

@@ -82,6 +82,20 @@ static void test_protected_tokens_are_scored(void **state)
     EXPECT_ALL("chunk=5,protected=scored", 5, 10, 0, 1, 2, 3, 4);
 }
 
+/* Scores of a window of two queries are sums over it, so that one above the best mean is two above the best: both protected
+ * tokens have 6 in each head.  Means 0, 11/3, 4 and 12; one above the best 8 would leave 10/3 to the third. */
+static void test_protected_windows_score_as_means(void **state)
+{
+    static const float a[] = { 0, 0, 0, 4, 4, 0, 0, 0, 9, 9 },
+                       b[] = { 0, 0, 0, 0, 3, 0, 0, 0, 9, 9 };
+    (void)state;
+    memset(&given, 0, sizeof given);
+    memcpy(given.score[0], a, sizeof a);
+    memcpy(given.score[1], b, sizeof b);
+    given.last = 2;
+    EXPECT_ALL("chunk=3,protected=scored", 6, 10, 6, 7, 8, 9);
+}
+
 /* Chunks longer than the context: what the inner policy keeps, head by head. */
 static void test_short_context_is_the_inner_policys(void **state)
 {
@@ -174,6 +188,7 @@ int main(void)
         cmocka_unit_test(test_worked_example),
         cmocka_unit_test(test_protected_tokens_are_scored),
         cmocka_unit_test(test_short_context_is_the_inner_policys),
+        cmocka_unit_test(test_protected_windows_score_as_means),
         cmocka_unit_test(test_random_scores),
         cmocka_unit_test(test_chunks_of_one_are_snapkv),
     };
