@@ -13,15 +13,14 @@
  *            one: floor(b / chunk) chunks, at least one, of which b tokens stay where b is less.  So up to
  *            chunk - 1 tokens fewer than the budget are kept
  *   scored   kvpress' ChunkKVPress over its SnapKVPress and ExpectedAttentionPress: they score one above the
- *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk, where
- *            SnapKV's scores are means over its window (sums here, so that one is the window's size);
- *            chunks begin with the first token, and of all of them floor(number (B - 1) / n) stay, at least
+ *            best of the layer, over all heads (from 0.5.4 on; before, the best), and go with their chunk; SnapKV's
+ *            scores are means over its window there and sums here, where one is the window's size.  Chunks begin with the first token, and of all of them floor(number (B - 1) / n) stay, at least
  *            one: up to chunk tokens more or fewer than the budget.  A context shorter than a chunk is the
  *            inner policy's
  * The last chunk may be shorter and counts as one.  Ties: the earlier chunk.
  */
 #include "kvl/policy.h"
-#include "parts/ranked.h"
+#include "parts/protected.h"
 
 #include <math.h>
 
@@ -99,8 +98,8 @@ static const struct kvl_policy chunkkv = {
         "kvpress' ChunkKVPress: scores summed over the heads, their mean over chunks of 20 tokens, "
         "the best chunks for all heads; the window that SnapKV protects stays beside them, as in "
         "the paper's Algorithm 1. protected=scored treats the window as kvpress does: scored one "
-        "above the best, it goes with its chunks. Any policy that scores tokens once may be "
-        "wrapped.",
+        "above the best (of means over the window, so its size above these sums), it goes with its "
+        "chunks. Any policy that scores tokens once may be wrapped.",
     .deviations =
         "The number of chunks follows from the budget, of which up to chunk - 1 tokens stay unused "
         "(protected=scored: kvpress' part of all chunks, from the ratio that the budget is, up to "
@@ -110,7 +109,7 @@ static const struct kvl_policy chunkkv = {
         "Once that of the inner policy, and a pass over the K n scores of a layer. Nothing while "
         "decoding; no memory after that.",
     .inner = "snapkv",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_EVICTS,
     .opts = chunkkv_options,
     .opts_size = sizeof(struct chunkkv_opts),

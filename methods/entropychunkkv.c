@@ -6,11 +6,12 @@
  *   2. from the best chunk on, while the budget lasts: a chunk whose mean is not below the median and whose entropy is
  *      below the median keeps its `few` best tokens, any other all of them, the last one as many as there is room for
  *   3. what is left goes to the best of all tokens that are not kept
- * The same tokens for all heads.  What the inner policy protects scores one above the best, in units of one query's
- * attention (SnapKV's scores are sums over its window), and goes with its chunk.
+ * The same tokens for all heads.  What the inner policy protects scores one above the best, as
+ * kvpress' means over queries do (parts/protected.h), and goes with its chunk.
  * Budget B: B - 1 tokens of the context and the current one; tokens that come later stay.
  */
 #include "kvl/policy.h"
+#include "parts/protected.h"
 #include "parts/ranked.h"
 
 #include <math.h>
@@ -171,7 +172,7 @@ static const struct kvl_policy entropychunkkv = {
     .cost = "Once that of the inner policy, a pass over the K n scores of a layer with a logarithm "
             "each, and a sort of n / chunk. Nothing while decoding; no memory after that.",
     .inner = "snapkv",
-    .version = 1,
+    .version = 2,
     .caps = KVL_CAP_EVICTS,
     .opts = entropychunkkv_options,
     .opts_size = sizeof(struct entropychunkkv_opts),

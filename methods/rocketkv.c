@@ -136,7 +136,7 @@ static int rocket_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
     const struct rocket_opts *o = ctx->opts;
     struct kvl_window_scores window = { o->window, o->kernel, .reduce = KVL_REDUCE_SUM };
     scores->keep_tok = o->stage1_tok;
-    scores->protect_last = o->window;
+    scores->protect_last = scores->n_summed = o->window;
     if (scores->n_tok <= o->stage1_tok) return KVL_OK;
     KVL_TRY(kvl_window_scores(ctx, layer, &window, scores->score, scores->n_tok));
     if (!o->multi_turn) return KVL_OK;

@@ -80,7 +80,7 @@ static int snapkv_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *
         .reduce = snapkv_reduces[o->reduce],
     };
     scores->keep_tok = ctx->budget_tok - 1;
-    scores->protect_last = o->window;
+    scores->protect_last = scores->n_summed = o->window;
     if (scores->n_tok <= scores->keep_tok) return KVL_OK;
     return kvl_window_scores(ctx, layer, &window, scores->score, scores->n_tok);
 }

@@ -58,16 +58,6 @@ int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, 
     return KVL_OK;
 }
 
-float kvl_protected_score(int32_t n_heads, const struct kvl_scores *scores)
-{
-    int32_t n = scores->n_tok, last = n - scores->protect_last;
-    float best = -INFINITY;
-    for (int32_t h = 0; h < n_heads; h++)
-        for (int32_t i = scores->protect_first; i < last; i++)
-            best = fmaxf(best, scores->score[h * n + i]);
-    return best + (float)KVL_MAX(1, scores->protect_last);
-}
-
 int kvl_ascending(const struct kvl_pctx *ctx, int32_t *x, int32_t n)
 {
     uint64_t *a, *b;

@@ -14,9 +14,6 @@ extern "C" {
  * looked then (kvl_look). */
 int kvl_topk_ranked(const struct kvl_pctx *ctx, const float *x, int32_t n_rows, int32_t n,
                     int32_t k, int32_t *index);
-/* What tokens that the inner policy protects score where they compete with the others: as in kvpress, one above the best of
- * any head for each query that a score is a mean over there.  Here it is the sum over the window, which is protected. */
-float kvl_protected_score(int32_t n_heads, const struct kvl_scores *scores);
 /* Sorts n numbers, in place. */
 int kvl_ascending(const struct kvl_pctx *ctx, int32_t *x, int32_t n);
 

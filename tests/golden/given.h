@@ -10,6 +10,7 @@ enum { GIVEN_HEADS = 8, GIVEN_TOK = 512 };
 static struct {
     float score[GIVEN_HEADS][GIVEN_TOK]; /* of every layer */
     int32_t first, last;                 /* protected */
+    int32_t n_summed;
     int32_t own; /* 0, or the lane, from 1 on, that has a budget of its own */
 } given;
 
@@ -20,6 +21,7 @@ static int given_score(struct kvl_pctx *ctx, int32_t layer, struct kvl_scores *s
     scores->keep_tok = ctx->budget_tok - 1;
     scores->protect_first = given.first;
     scores->protect_last = given.last;
+    scores->n_summed = given.n_summed;
     if (given.own > 0) scores->keep_lane[given.own - 1] = 0;
     for (int32_t h = 0; h < ctx->shape->n_kv_heads; h++)
         for (int32_t i = 0; i < scores->n_tok; i++)

@@ -101,7 +101,7 @@ static void test_entropy_beside_a_window(void **state)
     (void)state;
     rig_open(&r, &(struct rig_desc){ .llama = llama });
     memset(&given, 0, sizeof given);
-    given.last = 3;
+    given.last = given.n_summed = 3;
     for (int32_t i = 0; i < 80; i++) {
         float x = (float)((i % 40 * 29 + i / 40 * 7 + 5) % 31);
         given.score[i / 40][i % 40] = x * x / 1024;

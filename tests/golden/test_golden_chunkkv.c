@@ -83,7 +83,7 @@ static void test_protected_tokens_are_scored(void **state)
 }
 
 /* Scores of a window of two queries are sums over it, so that one above the best mean is two above the best: both protected
- * tokens have 6 in each head.  Means 0, 11/3, 4 and 12; one above the best 8 would leave 10/3 to the third. */
+ * tokens have 6 in each head: means 0, 11/3, 4 and 12.  Where they are means it is one, 5 in each head, which leaves 10/3 to the third. */
 static void test_protected_windows_score_as_means(void **state)
 {
     static const float a[] = { 0, 0, 0, 4, 4, 0, 0, 0, 9, 9 },
@@ -92,8 +92,10 @@ static void test_protected_windows_score_as_means(void **state)
     memset(&given, 0, sizeof given);
     memcpy(given.score[0], a, sizeof a);
     memcpy(given.score[1], b, sizeof b);
-    given.last = 2;
+    given.last = given.n_summed = 2;
     EXPECT_ALL("chunk=3,protected=scored", 6, 10, 6, 7, 8, 9);
+    given.n_summed = 0;
+    EXPECT_ALL("chunk=3,protected=scored", 6, 10, 3, 4, 5, 9);
 }
 
 /* Chunks longer than the context: what the inner policy keeps, head by head. */

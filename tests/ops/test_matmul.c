@@ -620,6 +620,7 @@ static void test_same_on_x86(void **state)
     static const char *const isa[] = { "avx2", "avx512", "avx512bf16" };
     const char *before = kvl_ops_isa();
     struct kvl_rng r;
+    int32_t n_compared = 0;
     (void)state;
     kvl_rng_seed(&r, 3);
     for (int32_t t = 0; t < 3 * N_TYPES; t++) {
@@ -631,8 +632,10 @@ static void test_same_on_x86(void **state)
         bool any = product_by(isa[0], &m.w, x, n, first, kind);
         for (size_t i = 1; any && i < sizeof isa / sizeof *isa; i++) {
             float *y = ut_poison(N * ROWS);
-            if (product_by(isa[i], &m.w, x, n, y, kind))
+            if (product_by(isa[i], &m.w, x, n, y, kind)) {
                 ut_same(kvl_wtype_name(types[t % N_TYPES]), y, first, (size_t)(n * ROWS));
+                n_compared++;
+            }
             kvl_free(y);
         }
         kvl_free(first);
@@ -640,6 +643,8 @@ static void test_same_on_x86(void **state)
         kvl_free(m.data);
     }
     assert_true(kvl_kern_select(before));
+    assert_true(n_compared > 0 || !getenv("KVL_AVX512_HOST"));
+    if (n_compared == 0) skip(); /* one set of vectors is here */
 }
 #endif
 

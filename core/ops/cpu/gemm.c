@@ -9,8 +9,8 @@
  *
  * Limit: one multiply-add of 16 floats per cycle, or one product of 16 pairs of bf16.  Reached at 512
  * rows: 0.90 of the first, 0.87 of the second; OpenBLAS sgemm reaches 0.86 of the first.
- * With AVX2 two multiply-adds of 8 floats per cycle, or two products of 8 pairs of integers and their sums; with AVX-512 one or two
- * products of 16 pairs, by processor (results/cpu.md). */
+ * With AVX2 two multiply-adds of 8 floats per cycle, or two products of 8 pairs of integers and their
+ * sums; with AVX-512 one or two products of 16 pairs, by processor (results/cpu.md). */
 #include "cpu.h"
 
 #include <assert.h>

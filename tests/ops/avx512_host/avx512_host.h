@@ -7,9 +7,7 @@
 #define KVL_AVX512_HOST_H
 
 #define VEC static inline __attribute__((unused))
-#ifndef __clang__
 #define UNROLL
-#endif
 
 #include "half.h"
 

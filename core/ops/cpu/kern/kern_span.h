@@ -2,8 +2,9 @@
  *
  * Slots are taken KVL_SPAN_TILE at a time and their K and V rows pass from memory once for all heads
  * of the job; SPAN_HEADS of them share every loaded vector.  A tile has three steps:
- *   scores   VW sums at a time, of VW / heads slots, grow along the channels; added up, they make one
- *            vector of logits [head][slot]; the tile keeps a vector for every such group of slots
+ *   scores   VW sums at a time, of VW / heads slots (two such groups, of three heads with AVX2), grow along the
+ *            channels; added up, they make one vector of logits [head][slot]; the tile keeps a vector for every
+ *            such group of slots
  *   softmax  vertical: a lane is always of the same head
  *   values   up to 64 channels of all heads stay in registers while the rows of the tile pass
  * bf16 rows are multiplied in pairs: two channels of a key, the same channel of two values.  Rows of a type that has
@@ -59,7 +60,8 @@ VEC int32_t scores_at(int32_t h, int32_t j, int32_t n_heads)
     return j / n_tok * VW + h * n_tok + j % n_tok;
 }
 
-/* s += q k for slots j0 .. j0 + n_row - 1, along VW channels from c on, which are at k[] + off; q [channels / VW][head][VW]. */
+/* s += q k for slots j0 .. j0 + n_row - 1, along VW channels from c on, which are at k[] + off;
+ * q [channels / VW][head][VW]. */
 VEC void scores_f32(vf *s, const uint8_t *const *k, size_t off, enum kvl_wtype type, const void *q,
                     int32_t n_heads, int32_t used, int32_t c, int32_t len, int32_t j0,
                     int32_t n_row)

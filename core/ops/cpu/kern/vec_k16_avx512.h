@@ -68,8 +68,8 @@ VEC void vk_floats(vf *to, vk a)
     to[1] = _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(a, 1)));
 }
 
-/* Pairs of 16-bit integers, each in the place of a float, or 32-bit sums of their products: kern_gemmq.h.  The sums are those
- * of vec_k16_avx2.h, bit for bit: no sum is rounded, and none is too large. */
+/* Pairs of 16-bit integers, each in the place of a float, or 32-bit sums of their products: kern_gemmq.h.
+ * The sums are those of vec_k16_avx2.h, bit for bit: no sum is rounded, and none is too large. */
 #define VEC_HAS_PAIRS
 typedef __m512i vp;
 
@@ -87,7 +87,8 @@ VEC vp vp_set1(const float *p)
     memcpy(&pair, p, sizeof pair);
     return _mm512_set1_epi32(pair);
 }
-/* s + a pair of a times a pair of b.  The empty statement is that of vec_k16_avx2.h. */
+/* s + a pair of a times a pair of b.  The empty statement is that of vec_k16_avx2.h, not
+ * where tests emulate the vectors. */
 VEC vp vp_dot(vp s, vp a, vp b)
 {
 #ifdef VEC_HAS_VNNI
