@@ -65,7 +65,7 @@ results_model() {
     if [ -n "$tables" ] && [ -z "$plan" ] && [ ! -e "$held/$1.tables" ]; then
         kvl_say "$1: tables of layers and heads"
         "$kvlab" tables --length 1024 --contexts 1 --task things --task niah_multikey "$held/$1.gguf" >"$held/$1.tables.txt" ||
-            kvl_say "methods measure on each context instead"
+            kvl_say "$1: without tables omnikv, duo_attention and the like measure on each context"
     fi
 }
 

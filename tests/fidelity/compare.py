@@ -438,7 +438,7 @@ def pattern(text):
     except re.error as error:
         raise argparse.ArgumentTypeError("%r: no regular expression: %s" % (text, error))
     if not any(re.search(text, s.policy + " " + s.press) for s in SETTINGS):
-        raise argparse.ArgumentTypeError("%r: no method has this; --list shows them" % text)
+        raise argparse.ArgumentTypeError("%r: no method has this; tests/fidelity/run.sh --list shows them" % text)
     return text
 
 

@@ -24,8 +24,9 @@ def floats_of(path, folder):
     if os.path.exists(out):
         return out
     os.makedirs(folder, exist_ok=True)
+    part = "%s.part%d" % (out, os.getpid())
     reader = gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(out + ".part", reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(part, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
         if key == "general.file_type":
             writer.add_file_type(gguf.LlamaFileType.ALL_F32)
@@ -40,7 +41,7 @@ def floats_of(path, folder):
     for t, shape in zip(reader.tensors, shapes):
         writer.write_tensor_data(gguf.quants.dequantize(t.data, t.tensor_type).astype("float32").reshape(shape))
     writer.close()
-    os.rename(out + ".part", out)
+    os.rename(part, out)
     return out
 
 
@@ -60,6 +61,9 @@ def transformers_model(path):
     arch = reader.fields["general.architecture"].contents()
     if arch not in ("llama", "qwen2"):
         compare.stop("%s: architecture %s, want llama or qwen2" % (path, arch), 2)
+    scaled = reader.fields.get(arch + ".rope.scaling.type")
+    if any(t.name.startswith("rope_") for t in reader.tensors) or scaled and scaled.contents() != "none":
+        compare.stop("%s: its RoPE is scaled, which this script does not tell transformers; want a file without" % path, 2)
     of = {name[len(arch) + 1:]: field.contents() for name, field in reader.fields.items() if name.startswith(arch + ".")}
     heads, kv_heads = of["attention.head_count"], of["attention.head_count_kv"]
     weight = {}

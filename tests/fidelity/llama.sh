@@ -8,7 +8,7 @@
 # Wants python3-venv and a C++ compiler: pip builds llama-cpp-python in a virtual environment, which takes ten minutes.
 # KVLAB_LLAMA=DIR is that environment (out/llama); KVLAB=PATH a program in place of build/kvlab.  LLAMA_CPP_LIB_PATH=DIR takes
 # a libllama.so that is there, and PYTHON=PATH with it a python3 that has the package.
-# Exit code 1: two tokens differ that were no tie.
+# Exit code 1: at a first difference llama.cpp's logits of the two tokens are more than --gap (0.6) apart.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/../../harness/setup.sh"
 package=llama-cpp-python==0.3.36

@@ -38,7 +38,7 @@ def hidden(theirs, ids, cache):
 
     theirs.model.config._attn_implementation = "sdpa"
     with torch.no_grad():
-        return theirs.model.model(torch.tensor([ids]), past_key_values=cache).last_hidden_state
+        return theirs.model.model(input_ids=torch.tensor([ids]), past_key_values=cache).last_hidden_state
 
 
 def prefill(theirs, presses, ids):

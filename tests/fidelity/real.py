@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import compare
 import one_prefill
@@ -33,6 +34,9 @@ TASK = "things:keys=8"
 ONCE = r"^(snapkv|pyramidkv|adakv|chunkkv|expected_attention|keydiff|knorm|lagkv|kvzip$|tova)"
 # Methods whose sets are compared between the file's weights and their floats, too.
 BLOCKS = r"^(snapkv|adakv.snapkv|expected_attention$|keydiff:block=0$|knorm|tova|kvzip$)"
+LONGEST = 32  # tokens of an answer, where kvlab's all ended before the task's limit
+# Presses that score a part of the context at a time: the script hears the last part's scores.
+PARTS = "scores of each chunk are not heard: ties are not told from differences"
 PROTOCOLS = {"after": "question_after_compress", "in": "question_in_prefill"}
 
 
@@ -240,7 +244,7 @@ def answers(kvlab, path, theirs, prompts, a, settings, ends, log):
     """A row per setting and protocol: answers alike, right answers and seconds of both."""
     rows, budget = [], kept_of(a.length, a.ratios[-1]) + 1
     for name, protocol in PROTOCOLS.items():
-        key = ["answers", a.task, a.length, a.contexts, a.questions, budget, name]
+        key = ["answers", [name_of(p["context"] + p["question"]) for p in prompts.all], budget, name]
         ours = log.once(lambda: kvlab_answers(kvlab, path, a, protocol, settings, budget), *key,
                         [s.policy for s in settings if s])
         for p in prompts.all:
@@ -253,7 +257,7 @@ def answers(kvlab, path, theirs, prompts, a, settings, ends, log):
             one = [log.get(*key, words(s), p["at"]) for p in prompts.all]
             mine = ours[words(s)].values()
             rows.append((words(s), s.press if s else "none", name, len(one), sum(r["alike"] for r in one),
-                         sum(m["right"] for m in mine), sum(r["right"] for r in one),
+                         sum(r["mine"] for r in one), sum(r["right"] for r in one),
                          sum(m["seconds"] for m in mine) / len(one), sum(r["seconds"] for r in one) / len(one),
                          sum(r["cut"] for r in one) / len(one)))
     return rows
@@ -261,6 +265,11 @@ def answers(kvlab, path, theirs, prompts, a, settings, ends, log):
 
 def words(setting):
     return setting.policy if setting else "full"
+
+
+def asked(setting, n, budget, theirs):
+    """(tokens of n that kvlab keeps where budget - 1 are wanted, the ratio for kvpress)"""
+    return setting.count(n, 1 - (budget - 0.5) / n, len(theirs.layers) * theirs.n_kv_heads)[:2]
 
 
 def kvlab_answers(kvlab, path, a, protocol, settings, budget):
@@ -276,7 +285,7 @@ def kvlab_answers(kvlab, path, a, protocol, settings, budget):
     names = dict(zip(order, [words(s) for s in settings]))
     for s in (r for r in found if r["kind"] == "sample"):
         out.setdefault(names[s["cell"]], {})["%d %d" % (s["context"], s["question"])] = dict(
-            ids=s["ids"], right=s["official"], seconds=s["wall_ns"] / 1e9, prefill=s["prefill_ns"] / 1e9)
+            ids=s["ids"], ended=s["stop"] != "length", text=s["prediction"], seconds=s["wall_ns"] / 1e9, prefill=s["prefill_ns"] / 1e9)
     return out
 
 
@@ -284,13 +293,14 @@ def kvpress_answers(kvlab, path, theirs, p, name, settings, budget, ends, ours, 
     context, question = p["context"], p["question"]
     if name == "in":
         context, question = context + question[:-1], question[-1:]
-    ratio = 1 - (budget - 1 + 0.5) / len(context)
-    cuts = one_prefill.prefill(theirs, [s.make(theirs.kvpress, ratio) if s else None for s in settings], context)
+    presses = [s.make(theirs.kvpress, asked(s, len(context), budget, theirs)[1]) if s else None for s in settings]
+    cuts = one_prefill.prefill(theirs, presses, context)
+    most = max((len(o["ids"]) for o in ours.values() if not o["ended"]), default=LONGEST)
     for s, cut in zip(settings, cuts):
-        begin, mine = time.time(), ours[words(s)]["ids"]
-        said = one_prefill.greedy(theirs, cut, question, len(context), max(len(mine), 1), ends)
-        seconds = time.time() - begin
-        put(dict(alike=said == mine, right=p["gold"] in kvlab.text(path, said), seconds=seconds, cut=cut.seconds, ids=said), s)
+        begin, mine = time.time(), ours[words(s)]
+        said = one_prefill.greedy(theirs, cut, question, len(context), most, ends)
+        put(dict(alike=said == mine["ids"], mine=p["gold"] in mine["text"], right=p["gold"] in kvlab.text(path, said),
+                 seconds=time.time() - begin, cut=cut.seconds, ids=said), s)
     print("%s %s: answers of %d methods" % (name, p["at"], len(settings)), file=sys.stderr)
 
 
@@ -388,8 +398,8 @@ def page(a, about, logits, floor, tallies, blocks, rows, peak):
                   "| kvlab | sets | not the same | tokens | of |", "|---|---|---|---|---|"]
         lines += ["| `%s` | %d | %d | %d | %d |" % tuple(row) for row in blocks] + [""]
     if rows:
-        lines += ["Answers at ratio %g, of the floats on both sides: *alike* token by token; right answers of both; seconds of an answer, on a busy machine; *choosing*: what of them "
-                  "kvpress' press takes." % a.ratios[-1], "",
+        lines += ["Answers at ratio %g, of the floats on both sides: *alike* token by token; right answers of both; seconds of an answer once the context is read, "
+                  "kvlab's with its share of the choosing; *choosing*: what kvpress' press takes besides, for all questions of a context." % a.ratios[-1], "",
                   "| kvlab | kvpress | question | n | alike | right: kvlab | right: kvpress | s: kvlab | s: kvpress | choosing |",
                   "|---|---|---|---|---|---|---|---|---|---|"]
         lines += ["| `%s` | `%s` | %s | %d | %d | %d | %d | %.1f | %.1f | %.1f |" % row for row in rows]
@@ -406,14 +416,15 @@ def parse():
     p.add_argument("--length", type=int, default=512)
     p.add_argument("--contexts", type=int, default=2)
     p.add_argument("--questions", type=int, default=4)
-    p.add_argument("--ratios", type=lambda t: [float(r) for r in t.split(",")], default=[0.5, 0.8])
+    p.add_argument("--ratios", type=compare.numbers(float, 0.01, 0.99, "shares that go"), default=[0.5, 0.8])
     p.add_argument("--logits", type=lambda t: [int(n) for n in t.split(",") if n], default=[64, 512, 2048])
     p.add_argument("--noise", type=int, default=512, help="tokens of the text for the noise floor; 0: none")
-    p.add_argument("--only", default="", help="methods or presses that have this")
+    p.add_argument("--only", type=compare.pattern, default="", help="methods or presses that have this")
     p.add_argument("--no-sets", action="store_true")
     p.add_argument("--no-answers", action="store_true")
     p.add_argument("--cache", required=True, help="folder for weights as floats and the log")
-    p.add_argument("--out", help="write the tables there, too")
+    p.add_argument("--out", help="write the tables to this file of their own, too")
+    p.add_argument("--check", action="store_true", help=argparse.SUPPRESS)  # the arguments, no more
     return p.parse_args()
 
 
@@ -427,7 +438,8 @@ def measure(a, kvlab, log, about):
               for n in a.logits]
     floor = log.once(lambda: noise(kvlab, a.model, prose[:a.noise]), "noise", name_of(prose[:a.noise])) if a.noise else []
     prompts = Prompts(kvlab, floats, a, log)
-    settings = [s for s in SETTINGS if re.search(a.only, s.policy + " " + s.press) and not s.given]
+    settings = [replace(s, known=PARTS) if s.press.startswith("ChunkPress(") else s
+                for s in SETTINGS if re.search(a.only, s.policy + " " + s.press) and not s.given]
     tallies, blocks, rows = [], [], []
     if not a.no_sets:
         tallies = [(s, Tally()) for s in settings]
@@ -438,7 +450,9 @@ def measure(a, kvlab, log, about):
         blocks = blocks_differ(kvlab, [floats, a.model], theirs, settings, prompts.contexts()[0], a.ratios[-1], log)
     if not a.no_answers:
         said = re.search(r"^ends(.*)$", kvlab.run("tokenize", "-m", a.model, "--info"), re.M).group(1)
-        once = [s for s in settings if re.search(ONCE, s.policy) and not s.known]
+        budget = kept_of(a.length, a.ratios[-1]) + 1
+        once = [s for s in settings if re.search(ONCE, s.policy) and not s.known and s.least < budget and
+                all(asked(s, len(ids), budget, theirs)[0] == budget - 1 for ids in prompts.contexts())]
         rows = answers(kvlab, floats, theirs, prompts, a, [None] + once,
                        {int(i) for i in re.findall(r"(\d+) <", said)}, log)
     peak = [kvlab.peak_kib // 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024]
@@ -446,8 +460,19 @@ def measure(a, kvlab, log, about):
     return page(a, about, logits, floor, tallies, blocks, rows, peak), tallies
 
 
+def scripts():
+    """The scripts that the log's verdicts come from."""
+    folder, sums = os.path.dirname(os.path.abspath(__file__)), hashlib.sha1()
+    for name in sorted(f for f in os.listdir(folder) if f.endswith(".py")):
+        with open(os.path.join(folder, name), "rb") as file:
+            sums.update(file.read())
+    return sums.hexdigest()
+
+
 def main():
     a = parse()
+    if a.check:
+        return 0
     program = os.environ.get("KVLAB", "")
     if not os.access(program, os.X_OK):
         compare.stop("KVLAB=%s: no such program, want kvlab" % program, 2)
@@ -455,7 +480,8 @@ def main():
         compare.prepare()
         kvlab = Kvlab(program, work)
         about = compare.versions(kvlab)
-        of = [about["kvlab"], about["packages"], os.path.realpath(a.model), os.stat(a.model).st_size]
+        source = os.stat(a.model)
+        of = [about["kvlab"], about["packages"], os.path.realpath(a.model), source.st_size, int(source.st_mtime), scripts()]
         log = Log(os.path.join(a.cache, "%s-%s.jsonl" % (os.path.basename(a.model), name_of(of))))
         text, tallies = measure(a, kvlab, log, about)
     print(text)

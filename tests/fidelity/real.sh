@@ -26,6 +26,10 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+# Wrong arguments need neither packages nor a model.
+python=$venv/bin/python
+[ -x "$python" ] || python=${PYTHON:-python3}
+"$python" "$kvl_root/tests/fidelity/real.py" --model . --text . --cache . --check ${arguments[@]+"${arguments[@]}"} || exit
 [ -e "$model" ] || model=$("$kvl_root/harness/models.sh" --path "$model")
 text=$("$kvl_root/harness/prose.sh" --path austen)
 "$kvl_root/tests/fidelity/run.sh" --install

@@ -4,7 +4,7 @@ from sets import CLOSE, CLOSE_CUT, DIFFERENT, EQUAL, ROUNDING, TIES
 
 PAGE = """# The same positions as kvpress
 
-Written by `tests/fidelity/run.sh --report results/fidelity.md`, but for the part on benchmarks, which it keeps.
+Written by `tests/fidelity/run.sh --report results/fidelity.md`, but for what follows from *Benchmarks* on, which it keeps.
 
 Random Llama models with the same weights in kvlab and in transformers read the same random tokens; every method that kvlab and
 [kvpress](https://github.com/NVIDIA/kvpress) both have cuts the cache to the same size, and the positions that stay are compared per layer and kv head.
