@@ -6,16 +6,18 @@
 
 #include "kvl/policy.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include <math.h>
 
 /* One above the best of any head, where scores are means over queries; the number of queries above it, where they are sums
  * (n_summed): kvpress has means alone. */
-float kvl_protected_score(int32_t n_heads, const struct kvl_scores *scores);
-
-#ifdef __cplusplus
+static inline float kvl_protected_score(int32_t n_heads, const struct kvl_scores *scores)
+{
+    int32_t n = scores->n_tok, last = n - scores->protect_last;
+    float best = -INFINITY;
+    for (int32_t h = 0; h < n_heads; h++)
+        for (int32_t i = scores->protect_first; i < last; i++)
+            best = fmaxf(best, scores->score[h * n + i]);
+    return best + (float)KVL_MAX(1, scores->n_summed);
 }
-#endif
 
 #endif

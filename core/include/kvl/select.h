@@ -166,7 +166,8 @@ struct kvl_scores {
     /* [n_kv_heads], to fill where lanes keep different numbers: protected ones included; -1 on arrival:
      * keep_tok */
     int32_t *keep_lane;
-    int32_t n_summed; /* queries whose weights a score is the sum of; 0 on arrival: it is none, or a mean */
+    /* Queries whose weights a score is the sum of; 0 on arrival: it is none, or a mean. */
+    int32_t n_summed;
 };
 
 #ifdef __cplusplus
