@@ -81,6 +81,7 @@ def transformers_model(path):
         vocab_size=weight["model.embed_tokens.weight"].shape[0], hidden_size=of["embedding_length"],
         intermediate_size=of["feed_forward_length"], num_hidden_layers=of["block_count"],
         num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=of["context_length"],
+        head_dim=of["embedding_length"] // heads,  # Qwen 2 has none of its own, and presses ask for it
         rms_norm_eps=of["attention.layer_norm_rms_epsilon"], rope_theta=of.get("rope.freq_base", 1e4),
         tie_word_embeddings=tied, attn_implementation="sdpa")
     model = getattr(transformers, "LlamaForCausalLM" if arch == "llama" else "Qwen2ForCausalLM")(config).eval()
