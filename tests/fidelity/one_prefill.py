@@ -43,6 +43,7 @@ def hidden(theirs, ids, cache):
 
 def prefill(theirs, presses, ids):
     """Cuts of presses (None: nothing is cut), in their order."""
+    import torch
     from transformers import DynamicCache
 
     cuts = [Cut(DynamicCache(), []) for _ in presses]
@@ -81,7 +82,7 @@ def prefill(theirs, presses, ids):
         begin = time.time()
         for layer in theirs.layers:
             layer.masked_key_indices = None
-        with press(theirs.model):
+        with torch.no_grad(), press(theirs.model):  # some work when they end
             hidden(theirs, ids, cut.cache)
         cut.masks = [layer.masked_key_indices for layer in theirs.layers]
         cut.seconds = time.time() - begin
