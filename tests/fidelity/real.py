@@ -103,13 +103,9 @@ class Prompts:
         return list({tuple(p["context"]): p["context"] for p in self.all}.values())
 
 
-def records(log):
-    text = subprocess.run(["zstd", "-dcq", log], stdout=subprocess.PIPE, check=True).stdout
-    return list(map(json.loads, text.splitlines()))
-
-
 def samples(log):
-    return [r for r in records(log) if r["kind"] == "sample"]
+    text = subprocess.run(["zstd", "-dcq", log], stdout=subprocess.PIPE, check=True).stdout
+    return [r for r in map(json.loads, text.splitlines()) if r["kind"] == "sample"]
 
 
 # ---- the noise floor -----------------------------------------------------------------------------------------
@@ -276,16 +272,16 @@ def kvlab_answers(kvlab, path, a, protocol, settings, budget):
     """{policy: {"context question": what it answered}}, all policies on one prefill."""
     log = os.path.join(kvlab.work, "answers.jsonl.zst")
     kvlab.sweep(path, a, log, protocol, [words(s) for s in settings], budget)
-    found, names, out = records(log), {}, {}
+    found, out = samples(log), {}
     os.remove(log)
     # Cells stand in the order in which their policies were asked for.
-    order = list(dict.fromkeys(r["cell"] for r in found if r["kind"] == "sample"))
+    order = list(dict.fromkeys(r["cell"] for r in found))
     if len(order) != len(settings):
         compare.stop("%d cells of kvlab, want %d" % (len(order), len(settings)))
     names = dict(zip(order, [words(s) for s in settings]))
-    for s in (r for r in found if r["kind"] == "sample"):
+    for s in found:
         out.setdefault(names[s["cell"]], {})["%d %d" % (s["context"], s["question"])] = dict(
-            ids=s["ids"], ended=s["stop"] != "length", text=s["prediction"], seconds=s["wall_ns"] / 1e9, prefill=s["prefill_ns"] / 1e9)
+            ids=s["ids"], ended=s["stop"] != "length", text=s["prediction"], seconds=s["wall_ns"] / 1e9)
     return out
 
 

@@ -38,6 +38,14 @@ static void expect_all_keep(const char *options, int32_t budget, int32_t n_ctx, 
     expect_all_keep(options, budget, n_ctx, (const int32_t[]){ __VA_ARGS__ },                      \
                     (int32_t)(sizeof((int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t)))
 
+/* Scores of ten tokens for the two heads, nothing protected. */
+static void give_ten(const float a[10], const float b[10])
+{
+    memset(&given, 0, sizeof given);
+    memcpy(given.score[0], a, 10 * sizeof *a);
+    memcpy(given.score[1], b, 10 * sizeof *b);
+}
+
 /* Sums over the heads 3 2 3 | 1 8 0 | 4 4 4 | 5: means 2.667, 3, 4, 5.  The last chunk has one token.
  * By the sum of a chunk instead of its mean the last one would be the worst. */
 static void test_worked_example(void **state)
@@ -45,9 +53,7 @@ static void test_worked_example(void **state)
     static const float a[] = { 1, 1, 1, 1, 4, 0, 0, 0, 4, 2 },
                        b[] = { 2, 1, 2, 0, 4, 0, 4, 4, 0, 3 };
     (void)state;
-    memset(&given, 0, sizeof given);
-    memcpy(given.score[0], a, sizeof a);
-    memcpy(given.score[1], b, sizeof b);
+    give_ten(a, b);
     EXPECT_ALL("chunk=3", 4, 10, 9);          /* 3 tokens: one chunk */
     EXPECT_ALL("chunk=3", 7, 10, 6, 7, 8, 9); /* 6: two */
     EXPECT_ALL("chunk=3", 9, 10, 6, 7, 8, 9); /* 8: two, and nothing of a third */
@@ -68,9 +74,7 @@ static void test_protected_tokens_are_scored(void **state)
     static const float a[] = { 1, 1, 1, 1, 4, 0, 0, 0, 4, 2 },
                        b[] = { 2, 1, 2, 0, 4, 0, 4, 4, 0, 3 };
     (void)state;
-    memset(&given, 0, sizeof given);
-    memcpy(given.score[0], a, sizeof a);
-    memcpy(given.score[1], b, sizeof b);
+    give_ten(a, b);
     given.first = given.last = 1;
     EXPECT_ALL("chunk=3,protected=beside", 6, 10, 0, 4, 5, 6, 9);
     EXPECT_ALL("chunk=3,protected=scored", 6, 10, 0, 1, 2, 9);
@@ -89,9 +93,7 @@ static void test_protected_windows_score_as_means(void **state)
     static const float a[] = { 0, 0, 0, 4, 4, 0, 0, 0, 9, 9 },
                        b[] = { 0, 0, 0, 0, 3, 0, 0, 0, 9, 9 };
     (void)state;
-    memset(&given, 0, sizeof given);
-    memcpy(given.score[0], a, sizeof a);
-    memcpy(given.score[1], b, sizeof b);
+    give_ten(a, b);
     given.last = given.n_summed = 2;
     EXPECT_ALL("chunk=3,protected=scored", 6, 10, 6, 7, 8, 9);
     given.n_summed = 0;

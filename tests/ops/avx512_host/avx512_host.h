@@ -61,34 +61,24 @@ HOST __m512i host_madd_epi16(__m512i x, __m512i y)
 
 /* ---- loads and stores under a mask: what is left out is not touched ------------------------ */
 
-HOST __m512 host_maskz_loadu_ps(__mmask16 k, const float *p)
-{
-    float b[16] = { 0 };
-    for (int i = 0; i < 16; i++)
-        if (k >> i & 1) b[i] = p[i];
-    HOST_IS(__m512, b);
-}
+#define HOST_LOADU(name, type, mask, elem, n)                                                      \
+    HOST type host_##name(mask k, const void *p)                                                   \
+    {                                                                                              \
+        elem b[n] = { 0 };                                                                         \
+        for (int i = 0; i < (n); i++)                                                              \
+            if (k >> i & 1) memcpy(b + i, (const elem *)p + i, sizeof *b);                         \
+        HOST_IS(type, b);                                                                          \
+    }
+HOST_LOADU(maskz_loadu_ps, __m512, __mmask16, float, 16)
+HOST_LOADU(maskz_loadu_epi16_256, __m256i, __mmask16, uint16_t, 16)
+HOST_LOADU(maskz_loadu_epi16_512, __m512i, __mmask32, uint16_t, 32)
+
 HOST void host_mask_storeu_ps(float *p, __mmask16 k, __m512 v)
 {
     HOST_AS(float, 16, v);
     for (int i = 0; i < 16; i++)
         if (k >> i & 1) p[i] = a[i];
 }
-HOST __m256i host_maskz_loadu_epi16_256(__mmask16 k, const void *p)
-{
-    uint16_t b[16] = { 0 };
-    for (int i = 0; i < 16; i++)
-        if (k >> i & 1) memcpy(b + i, (const uint16_t *)p + i, sizeof *b);
-    HOST_IS(__m256i, b);
-}
-HOST __m512i host_maskz_loadu_epi16_512(__mmask32 k, const void *p)
-{
-    uint16_t b[32] = { 0 };
-    for (int i = 0; i < 32; i++)
-        if (k >> i & 1) memcpy(b + i, (const uint16_t *)p + i, sizeof *b);
-    HOST_IS(__m512i, b);
-}
-
 /* ---- halves -------------------------------------------------------------------------------- */
 
 HOST __m512 host_cvtph_ps(__m256i v)
